@@ -1,0 +1,64 @@
+//! Flags and their help.
+
+use clap::{Parser, Subcommand};
+
+use crate::audit::AuditArgs;
+use crate::lint::LintArgs;
+
+/// Checks manifests of tailnet-operator (tsunaro.io) before they reach a cluster.
+///
+/// As a kubectl plugin it is called `kubectl tailnet`. Only `lint --cluster` needs a cluster and a kubeconfig.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-tailnet", bin_name = "kubectl tailnet", version = tailnet_process::VERSION, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check files with the same rules as the admission webhook, offline.
+    ///
+    /// All given files together are the cluster: an object that refers to a Tailnet, or would overlap another object, is
+    /// checked against what the files hold. Objects of other API groups are passed over. What only a cluster knows
+    /// (Services, namespaces, Headscale's state) is checked with --cluster.
+    ///
+    /// Exit status: 0 nothing is denied (there may be warnings), 1 something is denied, 2 wrong usage, or a file or the
+    /// cluster that cannot be read.
+    #[command(after_help = "Examples:\n  \
+        kubectl tailnet lint deploy/\n  \
+        kustomize build . | kubectl tailnet lint -\n  \
+        helm template my-release ./my-chart | kubectl tailnet lint -\n  \
+        kubectl tailnet lint --cluster --policies policies/ deploy/\n  \
+        git worktree add /tmp/before origin/main && kubectl tailnet lint --old /tmp/before/deploy deploy/\n  \
+        kubectl tailnet lint -o sarif deploy/ > lint.sarif\n  \
+        kubectl tailnet lint -o json deploy/ | jq '.[] | select(.severity == \"deny\")'\n  \
+        kubectl tailnet lint --explain TN403")]
+    Lint(LintArgs),
+    /// Say who was refused what, which rules refuse most, and which bypasses happened.
+    ///
+    /// Reads the audit stream of the webhook (its output in `kubectl logs`, or the file of --audit-log) and the audit log of
+    /// the API server; each line says which of the two it is of, other lines are passed over. A decision that is in both
+    /// counts once. Lines that are broken are counted and named on standard error.
+    ///
+    /// Exit status: 0 everything was read, broken lines or not; 2 wrong usage or a file that cannot be read.
+    #[command(after_help = "Examples:\n  \
+        kubectl logs -n tailnet-system -l app.kubernetes.io/component=webhook --tail=-1 | kubectl tailnet audit\n  \
+        kubectl tailnet audit --since 7d --decision deny,bypass /var/log/kubernetes/audit.log*\n  \
+        kubectl tailnet audit -o html audit.jsonl.gz > decisions.html\n  \
+        kubectl tailnet audit -o json --user 'system:serviceaccount:flux-system:*' audit.log | jq .refusals")]
+    Audit(AuditArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,163 @@
+//! The key ledger is deleted, with and without an operator that remembers it: no key is forgotten, and the end of a Tailnet
+//! still takes everything with it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use tailnet_e2e::wait_for;
+use tailnet_headscale::NewPreAuthKey;
+
+use crate::bed::{Bed, PATIENCE};
+
+const LEDGER: &str = "tailnet-key-ledger";
+
+/// The prefixes of the ledger's entries that are in use, sorted.
+fn in_use(bed: &Bed) -> Result<Vec<String>> {
+    let mut prefixes: Vec<String> = bed
+        .entries()?
+        .iter()
+        .filter(|entry| entry["stage"] == "Active")
+        .filter_map(|entry| Some(entry["prefix"].as_str()?.to_owned()))
+        .collect();
+    prefixes.sort();
+    Ok(prefixes)
+}
+
+/// The prefix of the key in the Secret of an egress.
+fn joining_prefix(bed: &Bed, egress: &str) -> Result<String> {
+    let secret = bed.get(&["secret", &format!("tailnet-egress-{egress}-authkey")])?;
+    let prefix = secret["metadata"]["annotations"]["tsunaro.io/key-prefix"].as_str();
+    Ok(prefix.context("no prefix")?.to_owned())
+}
+
+/// The end of the Tailnet as the documentation of the installation has it.
+fn end_of_the_tailnet(bed: &Bed, egresses: &[&str]) -> Result<()> {
+    for egress in egresses {
+        bed.delete(&["tailnetegress", egress])?;
+        // As the garbage collector would, a little later.
+        bed.delete(&[
+            "secret",
+            "--ignore-not-found",
+            &format!("tailnet-egress-{egress}-authkey"),
+        ])?;
+    }
+    bed.delete(&["tailnet", &bed.tailnet])?;
+    wait_for("the working key's Secret is gone", Duration::from_secs(90), || {
+        let secret = bed.get(&["secret", &format!("tailnet-{}-apikey", bed.tailnet)])?;
+        ensure!(secret.is_null(), "still there; ledger: {:?}", bed.entries()?);
+        let entries = bed.entries()?;
+        ensure!(entries.is_empty(), "{entries:?}");
+        for egress in egresses {
+            let keys = bed.preauth_keys(egress)?;
+            ensure!(keys.is_empty(), "{keys:?}");
+        }
+        let api = bed.new_api_keys()?.len();
+        ensure!(api == 1, "{api} API keys besides the test's own");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_ledger_that_is_deleted_is_written_again_from_memory() -> Result<()> {
+    let bed = Bed::new("tailnet_ledger_deleted")?;
+    bed.bootstrap(&bed.own_key()?)?;
+    bed.tailnet(|_| {})?;
+    bed.egress("ledger-deleted")?;
+    let operator = bed.operator(&[])?;
+    bed.ready()?;
+    wait_for("the egress has its key", PATIENCE, || bed.authkey("ledger-deleted"))?;
+    let before = wait_for("both keys are in use", PATIENCE, || {
+        ensure!(in_use(&bed)?.len() == 2, "{:?}", bed.entries()?);
+        bed.entries()
+    })?;
+    bed.delete(&["secret", LEDGER])?;
+    wait_for("the ledger is there again, unchanged", PATIENCE, || {
+        ensure!(bed.entries()? == before, "{:?}", bed.entries()?);
+        Ok(())
+    })?;
+    end_of_the_tailnet(&bed, &["ledger-deleted"])?;
+    operator.terminate(Duration::from_secs(10))?;
+    bed.no_key_is_told(&[])
+}
+
+#[test]
+fn a_lost_ledger_is_made_again_from_secrets_and_headscale() -> Result<()> {
+    let bed = Bed::new("tailnet_ledger_lost")?;
+    let bootstrap = bed.own_key()?;
+    bed.bootstrap(&bootstrap)?;
+    bed.tailnet(|_| {})?;
+    bed.egress("ledger-stays")?;
+    bed.egress("ledger-goes")?;
+    let operator = bed.operator(&[])?;
+    bed.ready()?;
+    wait_for("the egresses have their keys", PATIENCE, || {
+        bed.authkey("ledger-stays")?;
+        bed.authkey("ledger-goes")
+    })?;
+    wait_for("all keys are in use", PATIENCE, || {
+        ensure!(in_use(&bed)?.len() == 3, "{:?}", bed.entries()?);
+        Ok(())
+    })?;
+    operator.kill()?;
+
+    // While nobody looks: the ledger goes, an egress and its Secret go, and the working key's Secret.
+    let (forgotten, _) = bed.working_key()?;
+    let stays = joining_prefix(&bed, "ledger-stays")?;
+    bed.delete(&["secret", LEDGER])?;
+    bed.delete(&["tailnetegress", "ledger-goes"])?;
+    // The garbage collector may have been faster.
+    bed.delete(&["secret", "--ignore-not-found", "tailnet-egress-ledger-goes-authkey"])?;
+    bed.delete(&["secret", &format!("tailnet-{}-apikey", bed.tailnet)])?;
+    // Somebody else's key with the tag of ours.
+    let foreign = NewPreAuthKey {
+        reusable: true,
+        ephemeral: true,
+        expiration: Timestamp::now() + SignedDuration::from_hours(168),
+        tags: vec!["tag:egress-ledger-goes".to_owned()],
+    };
+    let foreign = bed.block(bed.admin.create_preauth_key(&foreign))?.info.id;
+
+    let operator = bed.operator(&[])?;
+    bed.ready()?;
+    wait_for(
+        "what is forgotten is found and ended, the rest is known",
+        PATIENCE,
+        || {
+            let (working, _) = bed.working_key()?;
+            let mut wanted = vec![working, stays.clone()];
+            wanted.sort();
+            ensure!(in_use(&bed)? == wanted, "{:?}, not {wanted:?}", bed.entries()?);
+            ensure!(bed.entries()?.len() == 2, "{:?}", bed.entries()?);
+            let api = bed.new_api_keys()?;
+            ensure!(api.len() == 2, "{api:?}");
+            ensure!(
+                api.iter().all(|key| key.short_prefix() != forgotten),
+                "{forgotten} is left"
+            );
+            let goes: Vec<_> = bed.preauth_keys("ledger-goes")?.into_iter().map(|key| key.id).collect();
+            ensure!(goes == [foreign.clone()], "{goes:?}, somebody else's is {foreign}");
+            Ok(())
+        },
+    )?;
+    assert_eq!(joining_prefix(&bed, "ledger-stays")?, stays, "the key in use stays");
+    let others = bed.preauth_keys("ledger-goes")?;
+    assert!(
+        !others[0].expired(Timestamp::now()),
+        "somebody else's key is left alone"
+    );
+    let (status, _, message) = bed.condition(&["tailnet", &bed.tailnet], "APIKeyReady")?;
+    assert_eq!(status, "True");
+    assert!(
+        message.contains(LEDGER) && message.contains("1 found in Secrets, 2 found in Headscale"),
+        "{message}"
+    );
+
+    end_of_the_tailnet(&bed, &["ledger-stays"])?;
+    operator.terminate(Duration::from_secs(10))?;
+    bed.block(bed.admin.delete_preauth_key(&foreign))?;
+    let entries = json!(bed.entries()?);
+    assert_eq!(entries, json!([]));
+    bed.no_key_is_told(&[&bootstrap])
+}

@@ -1,0 +1,10 @@
+//! One controller per kind: read, guard, desired, apply, status.
+
+pub mod accepted_only;
+pub mod claims;
+pub mod headscale_changes;
+pub mod runner;
+pub mod tailnet;
+pub mod tailnet_departed;
+pub mod tailnet_egress;
+pub mod tailnet_names;

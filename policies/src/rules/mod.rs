@@ -1,0 +1,36 @@
+//! The check functions, each beside its row of the table.
+
+pub mod addresses;
+pub mod agent_pods;
+pub mod agent_settings;
+pub mod backends;
+pub mod base_policy;
+pub mod bypass;
+pub mod deletions;
+pub mod dns_names;
+pub mod effect;
+pub mod egress;
+pub mod exposes;
+pub mod gateway;
+pub mod gateway_conflicts;
+pub mod gateway_dns;
+pub mod gateway_identity;
+pub mod gateway_names;
+pub mod gateway_network;
+pub mod hostnames;
+pub mod issuers;
+pub mod object_names;
+pub mod organisation;
+pub mod policy_lists;
+pub mod reachability;
+pub mod server;
+pub mod shape;
+pub mod site;
+pub mod sources;
+pub mod spelling;
+pub mod tag_owners;
+pub mod tags;
+pub mod tailnet_changes;
+pub mod tailnet_ref;
+pub mod takes_over;
+pub mod templates;

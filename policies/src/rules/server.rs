@@ -1,0 +1,184 @@
+//! The Tailnet itself: its server and the networks that it reserves.
+
+use ipnet::IpNet;
+use tailnet_crds::Kind;
+use tailnet_crds::types::{FormatError, ServerUrl, Spelling, Text, Transport};
+
+use crate::finding::{Class, Severity};
+use crate::index::{IndexKey, canonical, network, read};
+use crate::object::Object;
+use crate::prefixes::overlap;
+use crate::report::{Report, cut};
+use crate::table::{CWV, Check, Operations, Rule, WGV};
+use crate::view::View;
+
+/// URLs of the server.
+pub static TN101: Rule = Rule {
+    id: "TN101",
+    kinds: &[Kind::Tailnet],
+    operations: Operations::WRITE,
+    layers: CWV,
+    severity: Severity::Deny,
+    security: false,
+    field: "spec.server, spec.api.endpoint",
+    message: "a server URL is https, a host and at most a port",
+    why: "Nodes join what stands in front of the path, so user info, query and path would be lost or leak. Without TLS everybody on the way \
+          can read the API key and pose as the server; http is taken for loopback, private and in-cluster hosts only, with a warning.",
+    example: "kind: Tailnet\nspec:\n  server: http://control.example.net/headscale",
+    fix: "Write `https://control.example.net`; an own CA goes to `spec.api.caConfigMapRef`.",
+    check: Check::Object(server_urls),
+};
+
+/// One Tailnet per server and per hosts ConfigMap.
+pub static TN102: Rule = Rule {
+    id: "TN102",
+    kinds: &[Kind::Tailnet],
+    operations: Operations::WRITE,
+    layers: WGV,
+    severity: Severity::Deny,
+    security: false,
+    field: "spec.server, spec.dns.hostsConfigMap",
+    message: "no two Tailnets have one server or one hosts ConfigMap",
+    why: "Names, tags and prefixes are unique within a Tailnet. Two Tailnets for one server would hand out the same ones twice, and would \
+          take turns in writing one policy or one hosts file.",
+    example: "kind: Tailnet\nmetadata: { name: corp-2 }\nspec:\n  server: https://CONTROL.example.net:443   # the server of Tailnet corp",
+    fix: "Use the Tailnet that exists, or another `hostsConfigMap`.",
+    check: Check::Cross(server_is_exclusive),
+};
+
+/// Reserved networks are networks.
+pub static TN105: Rule = Rule {
+    id: "TN105",
+    kinds: &[Kind::Tailnet],
+    operations: Operations::WRITE,
+    layers: CWV,
+    severity: Severity::Deny,
+    security: false,
+    field: "spec.reservedNetworks",
+    message: "a reserved network is a CIDR without bits behind its prefix, and not the tailnet's own range",
+    why: "A reserved network keeps sites away from address space. With bits set behind the prefix it is unclear what is meant, and a network \
+          that nobody can read protects nothing. The tailnet's own ranges are never a site's anyway (TN404).",
+    example: "kind: Tailnet\nspec:\n  reservedNetworks: [10.96.0.1/12]",
+    fix: "Write the network that the message names: `10.96.0.0/12`.",
+    check: Check::Object(reserved_networks),
+};
+
+/// Address ranges that Headscale gives to nodes.
+pub(crate) fn tailnet_ranges() -> [IpNet; 2] {
+    const V4: ipnet::Ipv4Net = ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(100, 64, 0, 0), 10);
+    const V6: ipnet::Ipv6Net =
+        ipnet::Ipv6Net::new_assert(std::net::Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, 0), 48);
+    [IpNet::V4(V4), IpNet::V6(V6)]
+}
+
+fn server_urls(object: &Object, report: &mut Report<'_>) {
+    let Some(spec) = object.tailnet() else { return };
+    server_url("spec.server", &spec.server, report);
+    if let Some(endpoint) = spec.api.as_ref().and_then(|api| api.endpoint.as_ref()) {
+        server_url("spec.api.endpoint", endpoint, report);
+    }
+}
+
+fn server_url(path: &str, text: &Text<ServerUrl>, report: &mut Report<'_>) {
+    let shown = without_user_info(text.as_str());
+    if let Err(FormatError::Unreadable(problem)) = text.parse() {
+        let said = report.said(Kind::Tailnet, path, 0);
+        let detail = format!("{said}: it {}", cut(&problem, 80));
+        report.invalid(path, &shown, detail);
+        return;
+    }
+    match read(text).map(|url| url.transport()) {
+        Some(Transport::PlainPublic) => {
+            let said = report.said(Kind::Tailnet, path, 1);
+            report.invalid(path, &shown, said);
+        }
+        Some(Transport::PlainNearby) => {
+            report
+                .invalid(
+                    path,
+                    &shown,
+                    "is http: whoever is on the way can read the API key and pose as the server",
+                )
+                .warn();
+        }
+        Some(Transport::Tls) | None => {}
+    }
+}
+
+/// The text with what stands before `@` hidden: it may be a password.
+fn without_user_info(text: &str) -> String {
+    match text.rsplit_once('@') {
+        None => text.to_owned(),
+        Some((before, after)) => match before.split_once("//") {
+            Some((scheme, _)) => format!("{}//***@{after}", cut(scheme, 16)),
+            None => format!("***@{after}"),
+        },
+    }
+}
+
+fn server_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
+    let Some(spec) = object.tailnet() else { return };
+    view.need(&[Kind::Tailnet], report);
+    let server = canonical(&spec.server);
+    let old = view.old().and_then(|old| old.tailnet());
+    let had = old.is_some_and(|old| canonical(&old.server) == server);
+    if let Some(other) = view
+        .others(&IndexKey::Server(server.clone()))
+        .into_iter()
+        .find(|other| view.comes_after(had, other))
+    {
+        let detail = format!("is the server of {other}: names, tags and prefixes are unique per Tailnet; use that one");
+        report
+            .add(
+                Class::Duplicate,
+                "spec.server",
+                without_user_info(&server).as_str(),
+                detail,
+            )
+            .held_by(other.reference());
+    }
+    let Some(hosts) = spec.dns.as_ref().and_then(|dns| dns.hosts_config_map.as_ref()) else {
+        return;
+    };
+    let had = old
+        .and_then(|old| old.dns.as_ref())
+        .and_then(|dns| dns.hosts_config_map.as_ref())
+        == Some(hosts);
+    if let Some(other) = view
+        .others(&IndexKey::HostsConfigMap(hosts.clone()))
+        .into_iter()
+        .find(|other| view.comes_after(had, other))
+    {
+        let detail = format!("is the hosts ConfigMap of {other}: both would overwrite each other; use another name");
+        report
+            .add(Class::Duplicate, "spec.dns.hostsConfigMap", hosts, detail)
+            .held_by(other.reference());
+    }
+}
+
+fn reserved_networks(object: &Object, report: &mut Report<'_>) {
+    let Some(spec) = object.tailnet() else { return };
+    for (at, text) in spec.reserved_networks.iter().enumerate() {
+        let path = format!("spec.reservedNetworks[{at}]");
+        match text.parse() {
+            Err(FormatError::Unreadable(problem)) => {
+                report.invalid(path, text.as_str(), problem);
+                continue;
+            }
+            Err(
+                error @ FormatError::NotCanonical {
+                    spelling: Spelling::HostBits,
+                    ..
+                },
+            ) => {
+                report.invalid(&path, text.as_str(), error.to_string());
+            }
+            Err(FormatError::NotCanonical { .. }) | Ok(_) => {}
+        }
+        let Some(reserved) = network(text) else { continue };
+        if let Some(range) = tailnet_ranges().iter().find(|range| overlap(range, &reserved)) {
+            let detail = format!("overlaps {range}, the tailnet's own range, which no site may have anyway");
+            report.invalid(path, text.as_str(), detail).warn();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! From the snapshot to the claims of every Tailnet: what each object wants, and whether it may.
+
+use std::collections::BTreeMap;
+
+use tailnet_crds::Kind;
+
+use crate::claims::{ClaimKey, Claims, Want, resolve};
+use crate::evaluate::verdict_of;
+use crate::index::claim_keys;
+use crate::object::Object;
+use crate::snapshot::Snapshot;
+use crate::table;
+
+/// The claims of every Tailnet that has members or a record, decided anew from the snapshot's records. `now` is the time
+/// (RFC 3339 UTC) since when new claims hold. The leading operator writes the result; it must have complete lists.
+///
+/// An object gets nothing while it is being deleted, while its Tailnet does not exist (it keeps what it has), or while a
+/// rule denies it for another reason than a holder: a security rule takes away what it has, any other lets it keep that.
+pub fn resolve_claims(snapshot: &Snapshot, now: &str) -> BTreeMap<String, Claims> {
+    let mut wants: BTreeMap<String, Vec<Want>> = snapshot
+        .all_claims()
+        .map(|(name, _)| (name.to_owned(), Vec::new()))
+        .collect();
+    for kind in [
+        Kind::TailnetEgress,
+        Kind::TailnetIngress,
+        Kind::TailnetSite,
+        Kind::TailnetGateway,
+    ] {
+        for object in snapshot.list(kind) {
+            if let Some((tailnet, mut wanted)) = wanted_by(object, snapshot) {
+                wants.entry(tailnet).or_default().append(&mut wanted);
+            }
+        }
+    }
+
+    // Services share the operator namespace: they are decided once for all Tailnets.
+    let is_service = |want: &Want| matches!(want.key, ClaimKey::Service(_));
+    let mut before = Claims::empty();
+    for (_, claims) in snapshot.all_claims() {
+        let services = claims.claims.iter().filter(|(key, _)| key.starts_with("service:"));
+        before
+            .claims
+            .extend(services.map(|(key, claim)| (key.clone(), claim.clone())));
+    }
+    let service_wants: Vec<Want> = wants
+        .values()
+        .flatten()
+        .filter(|want| is_service(want))
+        .cloned()
+        .collect();
+    let services = resolve(&before, &service_wants, now);
+
+    wants
+        .into_iter()
+        .map(|(tailnet, wants)| {
+            let (service_wants, others): (Vec<_>, Vec<_>) = wants.into_iter().partition(is_service);
+            let empty = Claims::empty();
+            let mut claims = resolve(snapshot.claims(&tailnet).unwrap_or(&empty), &others, now);
+            for want in service_wants {
+                if let Some(claim) = services.holder(&want.key)
+                    && claim.is_of(&want.holder(), want.uid.as_deref())
+                {
+                    claims.claims.insert(want.key.to_string(), claim.clone());
+                }
+            }
+            (tailnet, claims)
+        })
+        .collect()
+}
+
+fn wanted_by(object: &Object, snapshot: &Snapshot) -> Option<(String, Vec<Want>)> {
+    if object.deleting {
+        return None;
+    }
+    let tailnet = object.tailnet_name()?;
+    let spec = snapshot
+        .get(Kind::Tailnet, None, tailnet)
+        .filter(|tailnet| !tailnet.deleting);
+    let denials = verdict_of(object, snapshot);
+    let refused = |security: bool| {
+        denials.iter().any(|finding| {
+            finding.holder.is_none() && table::rule(finding.rule).is_some_and(|rule| rule.security || !security)
+        })
+    };
+    if refused(true) {
+        return None;
+    }
+    let keep_only = spec.is_none() || refused(false);
+    let wants = claim_keys(object, spec.and_then(|tailnet| tailnet.tailnet()))
+        .into_iter()
+        .map(|key| Want {
+            key,
+            kind: object.kind,
+            namespace: object.namespace.clone(),
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+            created: object.created.clone(),
+            keep_only,
+        })
+        .collect();
+    Some((tailnet.to_owned(), wants))
+}

@@ -1,0 +1,3 @@
+module tailnet-operator/bench/noop
+
+go 1.26
