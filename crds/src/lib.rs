@@ -21,6 +21,7 @@ mod tailnet_egress;
 mod tailnet_gateway;
 mod tailnet_ingress;
 mod tailnet_site;
+mod turn;
 pub mod types;
 
 /// Number or name of a Service's port.
@@ -34,3 +35,4 @@ pub use tailnet_egress::*;
 pub use tailnet_gateway::*;
 pub use tailnet_ingress::*;
 pub use tailnet_site::*;
+pub use turn::{Team, Turn};

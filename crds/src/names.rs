@@ -3,6 +3,9 @@
 /// Where the operator lives unless told otherwise.
 pub const DEFAULT_OPERATOR_NAMESPACE: &str = "tailnet-system";
 
+/// Lease that says which operator acts.
+pub const OPERATOR_LEASE: &str = "tailnet-operator";
+
 /// Labels of objects that the operator makes.
 pub mod label {
     /// Always [`MANAGED_BY_VALUE`].

@@ -45,16 +45,19 @@ pub fn conditions_md() -> String {
     }
     out.push_str(
         "\n## Reasons\n\nA reason that is \"not yet\" is not set by this version: it belongs to what is not built.\n\n\
-         | reason | conditions | set by this version | meaning | what to do |\n|---|---|---|---|---|\n",
+         Whose turn it is: the *author* of an egress or ingress is the application team, of a tailnet, site or gateway the platform team, \
+         who runs the cluster and the operator; the *tailnet admin* runs Headscale, its policy and the routers.\n\n\
+         | reason | conditions | set by this version | meaning | whose turn | what to do |\n|---|---|---|---|---|---|\n",
     );
     for row in REASONS {
         let _ = writeln!(
             out,
-            "| `{}` | {} | {} | {} | {} |",
+            "| `{}` | {} | {} | {} | {} | {} |",
             row.reason,
             row.conditions.join(", "),
             if row.set { "yes" } else { "not yet" },
             cell(row.meaning),
+            row.turn.as_str(),
             cell(row.fix)
         );
     }

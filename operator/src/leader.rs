@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::settings::FIELD_MANAGER;
 
 /// Name of the Lease.
-pub const LEASE_NAME: &str = "tailnet-operator";
+pub const LEASE_NAME: &str = tailnet_crds::names::OPERATOR_LEASE;
 /// How long a holder may be silent before another may take over.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew for this long must stop acting: well before another may take over.

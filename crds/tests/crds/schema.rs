@@ -268,6 +268,12 @@ fn reasons_are_known_once_and_used() {
             "{}",
             row.reason
         );
+        assert_eq!(
+            row.fix.is_empty(),
+            row.turn == tailnet_crds::Turn::Done,
+            "{}: there is something to do exactly when it is somebody's turn",
+            row.reason
+        );
     }
     for condition in all {
         let reasons = tailnet_crds::conditions::REASONS
