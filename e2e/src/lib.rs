@@ -30,6 +30,8 @@
 //! | faults | [`Cluster::restart_apiserver`], [`Cluster::daemons`] (stop, kill, start again), [`Headscale::stop`], [`Headscale::kill`], [`Site::kill_router`] |
 //! | Pods | image [`images::TESTBOX`]; [`Cluster::pod_exec`], [`Cluster::load_image`] |
 //! | Headscale | [`Cluster::headscale`] |
+//! | a program whose clock is wrong | the environment of [`clock::shifted`] |
+//! | cert-manager | [`CertManager::start`], [`CertManager::ca_issuer`] |
 //! | a remote network | [`Cluster::site`], [`Cluster::peer`] |
 //! | our CRDs, our processes' rights | [`Cluster::install_crds`], [`Cluster::install_account`], [`Cluster::shared_api_prepared`] |
 //! | tests that take turns | [`one_at_a_time`] |
@@ -40,6 +42,8 @@
 
 pub mod binaries;
 pub mod boxed;
+pub mod cert_manager;
+pub mod clock;
 pub mod cluster;
 pub mod command;
 pub mod headscale;
@@ -63,6 +67,7 @@ pub mod wait;
 pub use boxed::client::{Finished, Process, Starter};
 pub use boxed::protocol::{Exit, Spawn};
 pub use boxed::slot::BoxState;
+pub use cert_manager::CertManager;
 pub use cluster::namespace::TestNamespace;
 pub use cluster::product::Account;
 pub use cluster::{Cluster, Options, Tier};

@@ -19,6 +19,8 @@ pub enum Need {
     Site,
     /// Building images from the Dockerfile.
     Image,
+    /// Programs under a clock that is wrong.
+    Clock,
 }
 
 /// A file (or the stem of one) and the Debian package that brings it.
@@ -37,6 +39,7 @@ const PROGRAMS: &[(Need, &str, &str)] = &[
     (Need::Site, "iptables", "iptables"),
     (Need::Site, "/usr/lib/postgresql", "postgresql"),
     (Need::Image, "buildah", "buildah"),
+    (Need::Clock, crate::clock::LIBRARY, "libfaketime"),
 ];
 
 /// Full path of `program` in `PATH` or in the system's sbin folders.

@@ -30,6 +30,7 @@ pub enum Tool {
     KubeRouter,
     Helm,
     Coredns,
+    CertManager,
 }
 
 /// How one program is built.
@@ -44,6 +45,8 @@ struct Recipe {
     package: &'static str,
     /// Linker flag pairs; `{v}` is the version.
     stamp: &'static [&'static str],
+    /// A folder of the module that is copied beside the program: manifests, which are not in it.
+    files: Option<&'static str>,
 }
 
 const KUBERNETES: &[&str] = &[
@@ -59,12 +62,24 @@ const fn kubernetes(binary: &'static str, package: &'static str) -> Recipe {
         binary,
         package,
         stamp: KUBERNETES,
+        files: None,
     }
 }
 
 impl Tool {
     /// Everything, in the order of building (the first four make the API tier).
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = {
+        let mut all = [Self::CertManager; 14];
+        let (mut index, ours) = (0, Self::CLUSTER);
+        while index < ours.len() {
+            all[index] = ours[index];
+            index += 1;
+        }
+        all
+    };
+
+    /// What a whole cluster with sites and our chart needs: all but what single tests add.
+    pub const CLUSTER: [Self; 13] = [
         Self::KubeApiserver,
         Self::Kubectl,
         Self::Etcd,
@@ -97,6 +112,7 @@ impl Tool {
                 binary: "etcd",
                 package: "go.etcd.io/etcd/server/v3",
                 stamp: &[],
+                files: None,
             },
             Self::Headscale => Recipe {
                 folder: "headscale",
@@ -104,6 +120,7 @@ impl Tool {
                 binary: "headscale",
                 package: "github.com/juanfont/headscale/cmd/headscale",
                 stamp: &["github.com/juanfont/headscale/hscontrol/types.Version={v}"],
+                files: None,
             },
             Self::Tailscaled => Recipe {
                 folder: "tailscale",
@@ -111,6 +128,7 @@ impl Tool {
                 binary: "tailscaled",
                 package: "tailscale.com/cmd/tailscaled",
                 stamp: &[],
+                files: None,
             },
             Self::Tailscale => Recipe {
                 folder: "tailscale",
@@ -118,6 +136,7 @@ impl Tool {
                 binary: "tailscale",
                 package: "tailscale.com/cmd/tailscale",
                 stamp: &[],
+                files: None,
             },
             Self::KubeRouter => Recipe {
                 folder: "kube-router",
@@ -125,6 +144,7 @@ impl Tool {
                 binary: "kube-router",
                 package: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
                 stamp: &[],
+                files: None,
             },
             Self::Helm => Recipe {
                 folder: "helm",
@@ -132,6 +152,7 @@ impl Tool {
                 binary: "helm",
                 package: "helm.sh/helm/v4/cmd/helm",
                 stamp: &["helm.sh/helm/v4/internal/version.version={v}"],
+                files: None,
             },
             Self::Coredns => Recipe {
                 folder: "coredns",
@@ -139,6 +160,15 @@ impl Tool {
                 binary: "coredns",
                 package: "github.com/coredns/coredns",
                 stamp: &[],
+                files: None,
+            },
+            Self::CertManager => Recipe {
+                folder: "cert-manager",
+                module: "github.com/cert-manager/cert-manager",
+                binary: "cert-manager",
+                package: "tools/cert-manager",
+                stamp: &[],
+                files: Some("deploy/crds"),
             },
         }
     }
@@ -165,6 +195,18 @@ impl Tool {
             .join("tools")
             .join(format!("{}-{}", recipe.folder, self.version()?))
             .join(recipe.binary))
+    }
+
+    /// The folder of the module that was copied beside the program.
+    ///
+    /// # Errors
+    /// When the tool has none, or is not built.
+    pub fn files(self) -> Result<PathBuf> {
+        let folder = self
+            .recipe()
+            .files
+            .with_context(|| format!("{self:?} has no files beside its program"))?;
+        Ok(self.built()?.with_file_name(last_part(folder)))
     }
 
     /// The path of the built and verified program.
@@ -195,6 +237,22 @@ fn required_version(go_mod: &str, module: &str) -> Option<String> {
             .flatten()
             .filter(|version| version.starts_with('v'))
     })
+}
+
+fn last_part(folder: &str) -> &str {
+    folder.rsplit('/').next().unwrap_or(folder)
+}
+
+/// Copies the files of `from`, without its folders, to `to`.
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Linker flags that strip the program and stamp its version.
@@ -282,6 +340,10 @@ fn build(recipe: &Recipe, version: &str, binary: &Path, caches: &GoCaches) -> Re
         );
     }
     verify(recipe, version, &unfinished)?;
+    if let Some(files) = recipe.files {
+        let module = caches.0.join("mod").join(format!("{}@{version}", recipe.module));
+        copy_files(&module.join(files), &folder.join(last_part(files)))?;
+    }
     fs::rename(&unfinished, binary)?;
     fs::remove_file(&log)?;
     Ok(())

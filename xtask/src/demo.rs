@@ -58,7 +58,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return Ok(());
     }
     prerequisites::ensure_present(&[Need::Api, Need::Node, Need::Site, Need::Image])?;
-    tools::ensure(&Tool::ALL)?;
+    tools::ensure(&Tool::CLUSTER)?;
     let archive = image::build(workspace, image::Purpose::Development)?;
 
     let mut account = Account::begin(

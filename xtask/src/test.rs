@@ -43,7 +43,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let mut environment: Vec<(&str, std::ffi::OsString)> =
         vec![("INSTA_WORKSPACE_ROOT", workspace.root.clone().into())];
     if args.package.is_empty() || args.package.iter().any(|package| package == "tailnet-e2e") {
-        prerequisites::ensure_present(&[Need::Api, Need::Node, Need::Site, Need::Image])?;
+        prerequisites::ensure_present(&[Need::Api, Need::Node, Need::Site, Need::Image, Need::Clock])?;
         tools::ensure(&Tool::ALL)?;
         let archive = image::build(workspace, image::Purpose::Development)?;
         environment.push((IMAGE_VARIABLE, archive.into()));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod api_tier;
+mod cert_manager;
 mod leaves_nothing;
 mod node;
 mod site;
