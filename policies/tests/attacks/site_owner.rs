@@ -1,0 +1,37 @@
+//! Whoever writes sites: networks of others and what is reserved.
+
+use tailnet_crds::Kind;
+
+use crate::world::{World, site, tailnet};
+
+#[test]
+fn a_site_does_not_grow_into_another_or_into_what_is_reserved() {
+    let kind = Kind::TailnetSite;
+    let mut world = World::new(tailnet());
+    assert!(world.ask(kind, site("a", &["10.0.0.0/24"])));
+    assert!(world.ask(kind, site("b", &["10.0.1.0/24"])));
+    for prefixes in [
+        &["10.0.0.0/23"][..],
+        &["10.0.0.0/24", "10.0.1.7/32"],
+        &["10.0.0.0/24", "10.0.1.0/25"],
+        &["10.0.0.0/24", "10.96.0.0/16"],
+        &["10.0.0.0/24", "10.64.0.0/10"],
+        &["10.0.0.0/24", "::ffff:10.0.1.0/120"],
+        &["10.0.0.0/24", "010.0.1.0/24"],
+        &["10.0.0.0/24", "10.0.1.1/24"],
+    ] {
+        assert!(!world.ask(kind, site("a", prefixes)), "{prefixes:?}");
+    }
+    // Nothing in between gives it: empty out, fill up.
+    assert!(world.ask(kind, site("a", &["192.0.2.0/24"])));
+    assert!(!world.ask(kind, site("a", &["10.0.0.0/23"])));
+    assert!(world.ask(kind, site("c", &["10.0.0.0/24"])));
+    assert!(
+        !world.ask(kind, site("a", &["10.0.0.0/24"])),
+        "the former owner came back"
+    );
+    // Past the webhook it has no effect.
+    world.force(kind, site("a", &["10.0.0.0/22"]));
+    assert!(!world.has_effect(&(kind, None, "a".into())));
+    assert!(world.has_effect(&(kind, None, "b".into())) && world.has_effect(&(kind, None, "c".into())));
+}
