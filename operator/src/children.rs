@@ -3,9 +3,11 @@
 //! A child is ours when its controller reference has the UID of the CR. Creation is a real CREATE, so an object that
 //! somebody else made is never adopted; changes are server-side applies bound to the UID that was looked at.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -86,7 +88,7 @@ pub enum ChildError {
     /// The API server refused or did not answer.
     #[error("cannot {verb} {kind} {name}: {source}")]
     Api {
-        /// `create`, `read`, `change` or `delete`.
+        /// `create`, `read`, `change`, `annotate` or `delete`.
         verb: &'static str,
         /// Kind of the child.
         kind: String,
@@ -257,6 +259,41 @@ pub async fn delete<K: Child, O: Resource<DynamicType = ()>>(
         Err(source) => Err(ChildError::Api {
             verb: "delete",
             kind,
+            name,
+            source: Box::new(source),
+        }),
+    }
+}
+
+/// Gives a running Pod of the operator namespace (not its template) an annotation, so that kubelet refreshes its volumes at once and not at its next
+/// round. A Pod that has it already, is on its way out or is gone is left alone.
+///
+/// # Errors
+/// The API server's.
+pub async fn annotate_pod(context: &Context, pod: &Pod, key: &str, value: &str) -> Result<(), ChildError> {
+    let current = pod.annotations().get(key);
+    if pod.metadata.deletion_timestamp.is_some() || current.is_some_and(|current| current == value) {
+        return Ok(());
+    }
+    let name = pod.name_any();
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), context.namespace());
+    // The UID makes the patch a conflict for a Pod that took the name.
+    let patch = json!({
+        "metadata": { "uid": pod.uid(), "annotations": BTreeMap::from([(key, value)]) },
+    });
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    match api.patch(&name, &params, &Patch::Merge(patch)).await {
+        Ok(_) => {
+            context.metrics.wrote("Pod");
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        Err(source) => Err(ChildError::Api {
+            verb: "annotate",
+            kind: "Pod".to_owned(),
             name,
             source: Box::new(source),
         }),

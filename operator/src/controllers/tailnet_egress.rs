@@ -46,7 +46,7 @@ pub enum EgressError {
     /// The pre-auth key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A child.
+    /// A child, or a Pod that could not be told of its new configuration.
     #[error(transparent)]
     Child(#[from] ChildError),
     /// The children cannot be written down.
@@ -55,14 +55,6 @@ pub enum EgressError {
     /// The CA bundle.
     #[error(transparent)]
     Ca(#[from] CaError),
-    /// A Pod could not be told of its new configuration.
-    #[error("cannot annotate Pod {pod}: {source}")]
-    Annotate {
-        /// Name of the Pod.
-        pod: String,
-        /// The client's error.
-        source: Box<kube::Error>,
-    },
     /// The status could not be written.
     #[error("cannot write the status: {0}")]
     Status(#[source] Box<kube::Error>),

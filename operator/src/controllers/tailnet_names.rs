@@ -6,10 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams};
 use kube::runtime::controller::Action;
 use parking_lot::Mutex;
-use serde_json::json;
 use tailnet_crds::Tailnet;
 use tailnet_crds::names::annotation::CONFIG_SHA256;
 use tailnet_crds::names::tailnet::HOSTS_KEY;
@@ -23,7 +22,6 @@ use crate::desired::hosts::render;
 use crate::hosts;
 use crate::ownership::{owned_by_tailnet, tailnet_labels};
 use crate::queue::Requests;
-use crate::settings::FIELD_MANAGER;
 
 /// `app.kubernetes.io/component` of the chart's resolver, which serves the hosts file.
 const RESOLVER_COMPONENT: &str = "resolver";
@@ -34,17 +32,12 @@ pub enum NamesError {
     /// Without the record nobody knows whose a name is.
     #[error(transparent)]
     Claims(#[from] Arc<KeepError>),
-    /// The ConfigMap.
+    /// The ConfigMap, or a Pod of the resolver.
     #[error(transparent)]
     Child(#[from] ChildError),
-    /// A Pod of the resolver could not be told of the new file.
-    #[error("cannot {verb} the resolver's Pods, so that they read the new hosts file at once: {source}")]
-    Resolver {
-        /// `list` or `annotate`.
-        verb: &'static str,
-        /// The client's error.
-        source: Box<kube::Error>,
-    },
+    /// The resolver's Pods could not be told of the new file.
+    #[error("cannot list the resolver's Pods, so that they read the new hosts file at once: {0}")]
+    Resolver(#[source] Box<kube::Error>),
 }
 
 /// Runs until `stop`.
@@ -98,34 +91,16 @@ async fn reconcile(tailnet: Arc<Tailnet>, context: Arc<Context>, told: Arc<Told>
     Ok(resync)
 }
 
-/// Changes an annotation of the resolver's Pods, so that kubelet refreshes their hosts file at once and not at its next
-/// round.
+/// Tells the resolver's Pods of their new hosts file.
 async fn tell_resolver(context: &Context, sha256: &str) -> Result<(), NamesError> {
-    let error = |verb| {
-        move |source: kube::Error| NamesError::Resolver {
-            verb,
-            source: Box::new(source),
-        }
-    };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), context.namespace());
     let selector = ListParams::default().labels(&format!("{}={RESOLVER_COMPONENT}", hosts::COMPONENT));
-    for pod in api.list(&selector).await.map_err(error("list"))? {
-        if pod.metadata.deletion_timestamp.is_some() {
-            continue;
-        }
-        // The UID makes the patch a conflict for a Pod that took the name.
-        let patch = json!({
-            "metadata": { "uid": pod.uid(), "annotations": BTreeMap::from([(CONFIG_SHA256, sha256)]) },
-        });
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        match api.patch(&pod.name_any(), &params, &Patch::Merge(patch)).await {
-            Ok(_) => context.metrics.wrote("Pod"),
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {}
-            Err(source) => return Err(error("annotate")(source)),
-        }
+    let pods = api
+        .list(&selector)
+        .await
+        .map_err(|source| NamesError::Resolver(Box::new(source)))?;
+    for pod in pods {
+        children::annotate_pod(context, &pod, CONFIG_SHA256, sha256).await?;
     }
     Ok(())
 }

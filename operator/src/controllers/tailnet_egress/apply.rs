@@ -1,14 +1,12 @@
 //! The acting half: key, children in an order in which no step leaves an opening, prune, Pods, node names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use serde_json::json;
 use tailnet_crds::names::{annotation, egress as names};
 use tailnet_crds::{Kind, Tailnet, TailnetEgress};
 use tailnet_headscale::Id;
@@ -25,7 +23,6 @@ use crate::desired::tailnet_egress::{Desired, Surroundings, desired, identity_of
 use crate::keys::{self, KeyError, KeyOwner, KeyState};
 use crate::ownership::is_owned_by;
 use crate::server_identity;
-use crate::settings::FIELD_MANAGER;
 use crate::trusted_ca;
 
 /// How long a node that was renamed (or could not be) is left alone: Headscale's list must be read again first.
@@ -256,35 +253,10 @@ pub(super) async fn withdraw(context: &Context, egress: &TailnetEgress) -> Resul
     Ok(())
 }
 
-/// Changes an annotation of the running Pods (not of the template), so that kubelet refreshes their volumes at once.
+/// Tells the agents of their new configuration.
 async fn tell_pods(context: &Context, egress: &TailnetEgress, sha256: &str) -> Result<(), EgressError> {
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), context.namespace());
     for pod in workload::pods(context, egress) {
-        let current = pod.annotations().get(annotation::CONFIG_SHA256);
-        if pod.metadata.deletion_timestamp.is_some() || current.is_some_and(|current| current == sha256) {
-            continue;
-        }
-        // The UID makes the patch a conflict for a Pod that took the name.
-        let patch = json!({
-            "metadata": {
-                "uid": pod.uid(),
-                "annotations": BTreeMap::from([(annotation::CONFIG_SHA256, sha256)]),
-            },
-        });
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        match api.patch(&pod.name_any(), &params, &Patch::Merge(patch)).await {
-            Ok(_) => context.metrics.wrote("Pod"),
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {}
-            Err(source) => {
-                return Err(EgressError::Annotate {
-                    pod: pod.name_any(),
-                    source: Box::new(source),
-                });
-            }
-        }
+        children::annotate_pod(context, &pod, annotation::CONFIG_SHA256, sha256).await?;
     }
     Ok(())
 }
