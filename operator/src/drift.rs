@@ -13,8 +13,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-
-use crate::desired::memory_limit::milli;
+use tailnet_policies::quantities::Quantity;
 
 /// One difference: what makes the stored object as it should be, and what is stored now.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,7 +221,7 @@ impl Walk<'_> {
 
 fn same_quantity(live: &Value, wanted: &Value) -> bool {
     match (live.as_str(), wanted.as_str()) {
-        (Some(live), Some(wanted)) => milli(live).is_some_and(|live| Some(live) == milli(wanted)),
+        (Some(live), Some(wanted)) => Quantity::parse(live).is_some_and(|live| Some(live) == Quantity::parse(wanted)),
         _ => false,
     }
 }
@@ -387,6 +386,13 @@ mod tests {
             ),
             []
         );
+        let rewritten = |live: &str, wanted: &str| {
+            let limits = |cpu: &str| limits(json!({ "cpu": cpu }));
+            between("Deployment", &limits(live), &limits(wanted))
+        };
+        assert_eq!(rewritten("500u", "0.0005"), []);
+        assert_eq!(rewritten("1Pi", "1024Ti"), []);
+        assert_eq!(rewritten("500u", "501u").len(), 1);
         assert_eq!(
             paths("Deployment", &live, &limits(json!({ "cpu": "0.5" }))),
             ["/spec/resources/limits/memory"]

@@ -20,7 +20,7 @@ pub mod object;
 pub mod organisation;
 mod policy_tests;
 pub mod prefixes;
-mod quantities;
+pub mod quantities;
 mod ratchet;
 mod report;
 pub mod request;

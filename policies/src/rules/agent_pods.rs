@@ -7,7 +7,7 @@ use tailnet_crds::types::AgentSettings;
 
 use crate::finding::Severity;
 use crate::object::Object;
-use crate::quantities::thousandths;
+use crate::quantities::Quantity;
 use crate::report::{Report, Shown, cut};
 use crate::rules::agent_settings::settings_of;
 use crate::table::{Check, Operations, Rule, WGV};
@@ -29,8 +29,8 @@ pub static TN016: Rule = Rule {
     check: Check::Object(agent_pods),
 };
 
-/// Least memory limit in thousandths of a byte: an agent without a connection has about 30 MB resident.
-const LEAST_MEMORY: u128 = 32 * 1024 * 1024 * 1000;
+/// Least memory limit: an agent without a connection has about 30 MB resident.
+const LEAST_MEMORY: Quantity = Quantity::units(32 * 1024 * 1024);
 
 fn agent_pods(object: &Object, report: &mut Report<'_>) {
     let Some((path, settings)) = settings_of(object) else {
@@ -84,7 +84,7 @@ fn resources(path: &str, settings: &AgentSettings, report: &mut Report<'_>) {
     for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         for (name, amount) in amounts.iter().flatten() {
             let field = format!("{path}.resources.{kind}[{}]", cut(name, 63));
-            let Some(value) = thousandths(&amount.0) else {
+            let Some(value) = Quantity::parse(&amount.0) else {
                 report.invalid(field, amount.0.as_str(), "is not a quantity such as 100m or 64Mi");
                 continue;
             };
@@ -93,7 +93,7 @@ fn resources(path: &str, settings: &AgentSettings, report: &mut Report<'_>) {
                 report.invalid(field, amount.0.as_str(), "is less than an agent needs: at least 32Mi");
             } else if kind == "requests"
                 && let Some(limit) = limit
-                && thousandths(&limit.0).is_some_and(|limit| value > limit)
+                && Quantity::parse(&limit.0).is_some_and(|limit| value > limit)
             {
                 let detail = format!("is more than the limit {}", cut(&limit.0, 40));
                 report.invalid(field, amount.0.as_str(), detail);

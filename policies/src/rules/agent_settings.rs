@@ -6,7 +6,7 @@ use tailnet_crds::types::AgentSettings;
 
 use crate::finding::Severity;
 use crate::object::{Object, Spec};
-use crate::quantities::thousandths;
+use crate::quantities::Quantity;
 use crate::report::{Report, Shown, cut};
 use crate::table::{CWGV, Check, Operations, Rule};
 use crate::view::View;
@@ -28,10 +28,10 @@ pub static TN012: Rule = Rule {
     check: Check::Cross(agent_settings),
 };
 
-/// Largest memory limit of a tenant's agent, in MiB; the agent's own bound is far below.
-const MAX_MEMORY_MIB: u64 = 1024;
-/// Largest CPU limit of a tenant's agent, in thousandths.
-const MAX_CPU_MILLI: u64 = 2000;
+/// Largest memory limit of a tenant's agent; the agent's own bound is far below.
+const MAX_MEMORY: Quantity = Quantity::units(1024 * 1024 * 1024);
+/// Largest CPU limit of a tenant's agent.
+const MAX_CPU: Quantity = Quantity::units(2);
 
 fn agent_settings(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
     let Some((path, settings)) = settings_of(object) else {
@@ -81,8 +81,8 @@ fn bounded_resources(path: &str, settings: &AgentSettings, report: &mut Report<'
         for (name, amount) in amounts.iter().flatten() {
             let field = format!("{path}.resources.{kind}[{}]", cut(name, 63));
             let bound = match name.as_str() {
-                "cpu" => (MAX_CPU_MILLI, "2"),
-                "memory" => (MAX_MEMORY_MIB * 1024 * 1024 * 1000, "1Gi"),
+                "cpu" => (MAX_CPU, "2"),
+                "memory" => (MAX_MEMORY, "1Gi"),
                 _ => {
                     report.forbidden(
                         field,
@@ -92,10 +92,10 @@ fn bounded_resources(path: &str, settings: &AgentSettings, report: &mut Report<'
                     continue;
                 }
             };
-            match thousandths(&amount.0) {
+            match Quantity::parse(&amount.0) {
                 // No quantity at all: TN016.
                 None => {}
-                Some(value) if value > u128::from(bound.0) => {
+                Some(value) if value > bound.0 => {
                     report.forbidden(
                         field,
                         amount.0.as_str(),
