@@ -7,14 +7,17 @@
     reason = "helpers of tests, which may fail"
 )]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
+use support::run;
 
 /// A name that would act on a terminal, turn text around, or run in a browser.
 const HOSTILE: &str = "</td><script>alert('x')</script><img src=x onerror=alert(1)>\u{1b}[2J\u{202e}&\"";
@@ -77,17 +80,7 @@ fn logs() -> (String, String) {
 }
 
 fn audit(directory: &Path, arguments: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-tailnet"))
-        .arg("audit")
-        .args(arguments)
-        .current_dir(directory)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    child.wait_with_output().unwrap()
+    run("audit", directory, arguments, input)
 }
 
 fn stdout(output: &Output) -> String {

@@ -7,9 +7,9 @@
     reason = "helpers of tests, which may fail"
 )]
 
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+mod support;
+
+use support::{folder, kubectl_tailnet, lint, run, text};
 
 const GOOD: &str = "\
 apiVersion: tsunaro.io/v1alpha1
@@ -48,31 +48,6 @@ spec:
       address: 10.0.0.300
       port: 5432
 ";
-
-fn lint(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kubectl-tailnet"))
-        .arg("lint")
-        .args(arguments)
-        .current_dir(directory)
-        .env_remove("OPERATOR_NAMESPACE")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, text) in files {
-        let path = directory.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-    directory
-}
 
 #[test]
 fn sound_files_pass_in_silence() {
@@ -153,16 +128,9 @@ fn json_is_one_array_with_nine_keys() {
 
 #[test]
 fn standard_input_and_lists_are_read() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-tailnet"))
-        .args(["lint", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
     let list = "apiVersion: v1\nkind: List\nitems:\n  - apiVersion: tsunaro.io/v1alpha1\n    kind: TailnetSite\n    metadata: { name: lab }\n    spec:\n      tailnetRef: { name: demo }\n      prefixes:\n        - 10.0.0.1/8\n";
-    child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let directory = folder(&[]);
+    let output = run("lint", directory.path(), &["-"], list.as_bytes());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let found = text(&output.stdout);
     assert!(
@@ -256,12 +224,7 @@ fn rules_are_explained() {
 
 #[test]
 fn help_and_version_are_for_strangers() {
-    let run = |arguments: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_kubectl-tailnet"))
-            .args(arguments)
-            .output()
-            .unwrap()
-    };
+    let run = |arguments: &[&str]| kubectl_tailnet().args(arguments).output().unwrap();
     let help = run(&["lint", "--help"]);
     assert!(help.status.success());
     for word in ["Exit status", "--explain", "kustomize build", "operator-namespace"] {

@@ -8,11 +8,14 @@
     reason = "helpers of tests, which may fail"
 )]
 
+mod support;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::{folder, lint, text};
 
 const SITE: &str = "\
 apiVersion: tsunaro.io/v1alpha1
@@ -25,32 +28,6 @@ spec:
   advertisedBy: [tag:router]
   owner: network
 ";
-
-fn lint(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kubectl-tailnet"))
-        .arg("lint")
-        .args(arguments)
-        .current_dir(directory)
-        .env_remove("OPERATOR_NAMESPACE")
-        .env_remove("KUBECONFIG")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, text) in files {
-        let path = directory.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-    directory
-}
 
 /// Lines of findings with these words, without warnings about a Tailnet that the files do not have.
 fn found(output: &Output) -> Vec<String> {
