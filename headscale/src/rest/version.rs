@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::client::{Client, Request};
-use crate::error::Error;
+use super::client::{Client, Request};
+use super::error::Error;
 
 /// The first minor version whose API this client speaks.
 pub const OLDEST: (u64, u64) = (0, 29);

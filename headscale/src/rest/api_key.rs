@@ -6,10 +6,10 @@ use reqwest::header::HeaderValue;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::client::{Client, Request};
-use crate::error::Error;
-use crate::lenient::{self, Id};
-use crate::secret::SecretString;
+use super::client::{Client, Request};
+use super::error::Error;
+use super::lenient::{self, Id};
+use super::secret::SecretString;
 
 const PATH: [&str; 3] = ["api", "v1", "apikey"];
 /// `hskey-api-` + 12 characters of prefix + `-` + 64 of secret.

@@ -5,10 +5,10 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::client::{Client, Request};
+use super::client::{Client, Request};
+use super::error::Error;
+use super::lenient;
 use crate::document::Document;
-use crate::error::Error;
-use crate::lenient;
 
 const PATH: [&str; 3] = ["api", "v1", "policy"];
 

@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::Url;
 
-use crate::api_key::ApiKey;
-use crate::error::Error;
-use crate::{reply, trust};
+use super::api_key::ApiKey;
+use super::error::Error;
+use super::{reply, trust};
 
 /// How long and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

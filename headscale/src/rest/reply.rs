@@ -6,8 +6,8 @@ use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER};
 use serde_json::Value;
 
-use crate::error::Error;
-use crate::redact::redact_keys;
+use super::error::Error;
+use super::redact::redact_keys;
 
 /// Longest text of the server that goes into an error; a policy rejection names every failing test.
 const MESSAGE_LIMIT: usize = 2000;
@@ -175,8 +175,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::Class;
     use super::*;
-    use crate::error::Class;
 
     fn classify(status: u16, body: &str) -> Error {
         error(

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::client::{Client, Request};
-use crate::error::Error;
-use crate::lenient::{self, Id};
+use super::client::{Client, Request};
+use super::error::Error;
+use super::lenient::{self, Id};
 
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::trust::TrustError;
+use super::trust::TrustError;
 
 /// What an [`Error`] means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,11 +5,11 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::client::{Client, Request};
-use crate::error::Error;
-use crate::lenient::{self, Id};
-use crate::preauth_key::PreAuthKeyInfo;
-use crate::user::User;
+use super::client::{Client, Request};
+use super::error::Error;
+use super::lenient::{self, Id};
+use super::preauth_key::PreAuthKeyInfo;
+use super::user::User;
 
 /// A node. All lists are sorted. Match nodes by `id`, `machine_key` or `pre_auth_key.id`: `name` is not unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -5,10 +5,10 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::client::{Client, Request};
-use crate::error::Error;
-use crate::lenient::{self, Id};
-use crate::secret::SecretString;
+use super::client::{Client, Request};
+use super::error::Error;
+use super::lenient::{self, Id};
+use super::secret::SecretString;
 
 const PATH: [&str; 3] = ["api", "v1", "preauthkey"];
 const MARK: &str = "hskey-auth-";
