@@ -9,8 +9,6 @@ mod owner;
 mod preauth;
 mod recognize;
 mod step;
-#[cfg(test)]
-mod testing;
 
 use jiff::SignedDuration;
 use tailnet_headscale::{Class, Error};

@@ -565,6 +565,7 @@ pub(crate) fn in_use(entry: &Entry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::testing::intention;
 
     fn state(tags: &[&str], expires: &str) -> KeyState {
         KeyState {
@@ -640,19 +641,8 @@ mod tests {
         assert!(is_on(&ledger, "corp", &state, "https://control.example.net:443/"));
         assert!(!is_on(&ledger, "corp", &state, "https://headscale.svc"));
         let intention = Intention {
-            kind: KeyKind::PreAuth,
-            owner: KeyOwner {
-                api_version: "tsunaro.io/v1alpha1".into(),
-                kind: "TailnetEgress".into(),
-                namespace: "tailnet-system".into(),
-                name: "a".into(),
-                uid: "u".into(),
-            },
-            tailnet: "corp".into(),
             server: "https://headscale.svc".into(),
-            tags: vec!["tag:a".into()],
-            lifetime: SignedDuration::from_hours(168),
-            installation: "uid-of-namespace".into(),
+            ..intention("a")
         };
         let number = ledger.intend(intention, 6, Timestamp::now()).unwrap().number;
         ledger.made(number, Some("7".into()), Some("zzzzzzzzzzzz".into()));

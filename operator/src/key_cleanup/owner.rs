@@ -153,9 +153,9 @@ fn is_pod_of(labels: &BTreeMap<String, String>, owner: &KeyOwner) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::entry;
     use super::*;
     use crate::ledger::KeyStage;
+    use crate::ledger::testing::entry;
 
     #[test]
     fn pods_are_known_by_all_three_labels() {

@@ -38,9 +38,9 @@ pub(super) fn same_instant(a: Timestamp, b: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{PREFIX, TAG, entry};
     use super::*;
     use crate::ledger::KeyStage;
+    use crate::ledger::testing::{PREFIX, TAG, entry};
 
     #[test]
     fn an_id_that_is_given_out_again_is_not_our_key() {

@@ -94,8 +94,8 @@ pub(super) fn step(entry: &Entry, situation: &Situation, now: Timestamp) -> Step
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{PREFIX, TAG, entry, now};
     use super::*;
+    use crate::ledger::testing::{PREFIX, TAG, entry, now};
 
     fn alive(current: Option<(&str, &str)>) -> Situation {
         Situation {
