@@ -170,7 +170,7 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
     let wanted = json(&desired)?;
     let differences = |found: &K| -> Result<Vec<Difference>, ChildError> {
         let all = drift::between(&kind, &json(found)?, &wanted);
-        Ok(context.put_back.worth_a_write(found.meta().uid.as_deref(), all))
+        Ok(context.put_back.worth_a_write(&kind, found.meta().uid.as_deref(), all))
     };
     if differences(&stored)?.is_empty() {
         return Ok(Applied::Unchanged);
@@ -216,7 +216,9 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
             "the API server changes this field again (an admission webhook?); it is left so"
         );
     }
-    context.put_back.remember(changed.meta().uid.as_deref(), put_back);
+    let uids = || store.state().iter().filter_map(|child| child.uid()).collect();
+    let uid = changed.meta().uid.as_deref();
+    context.put_back.remember(&kind, uid, put_back, store.len(), uids);
     context.metrics.wrote(&kind);
     tracing::info!(%kind, %namespace, %name, "changed");
     Ok(Applied::Changed)

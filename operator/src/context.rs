@@ -15,7 +15,6 @@ use tailnet_crds::{Tailnet, TailnetEgress, TailnetGateway, TailnetIngress, Tailn
 use crate::agents::Agents;
 use crate::backoff::Backoff;
 use crate::claims::Keeper;
-use crate::drift::PutBack;
 use crate::facts::Published;
 use crate::guard::Guard;
 use crate::headscale_clients::HeadscaleHub;
@@ -24,6 +23,7 @@ use crate::keys::Keys;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::organisation::Policies;
+use crate::put_back::PutBack;
 use crate::queue::Queue;
 use crate::settings::Settings;
 

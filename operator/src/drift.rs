@@ -6,12 +6,9 @@
 //!
 //! A server-side apply takes over what is wanted but cannot take away what another manager added, so what is left after it
 //! is put right by a JSON patch. What the answer to that still shows was put there by the API server (an admission webhook,
-//! or a default of a version that we do not know): it is remembered ([`PutBack`]) and left alone, so that no two writers
+//! or a default of a version that we do not know): it is remembered ([`crate::put_back`]) and left alone, so that no two writers
 //! change an object in turns for ever.
 
-use std::collections::HashMap;
-
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tailnet_policies::quantities::Quantity;
 
@@ -235,41 +232,6 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Differences that the API server makes again whenever they are resolved, by UID of the object.
-#[derive(Default)]
-pub struct PutBack {
-    by_uid: Mutex<HashMap<String, Vec<Difference>>>,
-}
-
-/// So many objects are remembered at most; beyond, all are forgotten, which costs one write each.
-const REMEMBERED: usize = 4096;
-
-impl PutBack {
-    /// Those of `differences` that are worth a write.
-    pub fn worth_a_write(&self, uid: Option<&str>, differences: Vec<Difference>) -> Vec<Difference> {
-        let by_uid = self.by_uid.lock();
-        let Some(known) = uid.and_then(|uid| by_uid.get(uid)) else {
-            return differences;
-        };
-        let new = |difference: &Difference| !known.contains(difference);
-        differences.into_iter().filter(new).collect()
-    }
-
-    /// Remembers what an answer of the API server still shows after everything was put right.
-    pub fn remember(&self, uid: Option<&str>, differences: Vec<Difference>) {
-        let Some(uid) = uid else { return };
-        let mut by_uid = self.by_uid.lock();
-        if differences.is_empty() {
-            by_uid.remove(uid);
-            return;
-        }
-        if by_uid.len() >= REMEMBERED {
-            by_uid.clear();
-        }
-        by_uid.insert(uid.to_owned(), differences);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -414,21 +376,5 @@ mod tests {
         let patch: json_patch::Patch = serde_json::from_value(patch(&differences, Some("u"))).unwrap();
         json_patch::patch(&mut live, &patch).unwrap();
         assert_eq!(live, wanted);
-    }
-
-    #[test]
-    fn what_the_server_puts_back_is_left_until_it_changes() {
-        let difference = |live: &str| Difference {
-            path: "/spec/x".to_owned(),
-            wanted: None,
-            live: Some(json!(live)),
-        };
-        let put_back = PutBack::default();
-        let asked = |uid: &str, live: &str| put_back.worth_a_write(Some(uid), vec![difference(live)]).len();
-        assert_eq!(asked("u", "1"), 1);
-        put_back.remember(Some("u"), vec![difference("1")]);
-        assert_eq!((asked("u", "1"), asked("u", "2"), asked("v", "1")), (0, 1, 1));
-        put_back.remember(Some("u"), Vec::new());
-        assert_eq!(asked("u", "1"), 1);
     }
 }

@@ -26,6 +26,7 @@ mod listeners;
 pub mod metrics;
 pub mod organisation;
 pub mod ownership;
+pub mod put_back;
 pub mod queue;
 pub mod rbac;
 pub mod server_identity;
