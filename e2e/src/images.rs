@@ -21,7 +21,35 @@ pub const TESTBOX: &str = "docker.io/tsunaro/testbox:1";
 /// The cluster's DNS server.
 pub const COREDNS: &str = "docker.io/tsunaro/coredns:1";
 
+/// Variable that names the archive of our own image for tests; `cargo xtask test` sets it.
+const OURS_VARIABLE: &str = "TAILNET_IMAGE_ARCHIVE";
+
 const SOURCE: &str = include_str!("../images/testbox.rs");
+
+/// The archive of our own image: what `cargo xtask test` names, else what `cargo xtask image --dev` has left beside the running program.
+///
+/// # Errors
+/// When there is none, with the ways to make it.
+pub fn ours() -> Result<PathBuf> {
+    let archive = match std::env::var_os(OURS_VARIABLE) {
+        Some(archive) => PathBuf::from(archive),
+        None => {
+            // target/debug/deps/TEST
+            let program = std::env::current_exe()?;
+            let target = program
+                .ancestors()
+                .nth(3)
+                .context("a test program lies in a target folder")?;
+            target.join("oci/tailnet-operator-dev.oci.tar")
+        }
+    };
+    ensure!(
+        archive.is_file(),
+        "there is no image archive {}: run this test by `cargo xtask test`, which makes it and sets {OURS_VARIABLE}, or run `cargo xtask image --dev` first",
+        archive.display()
+    );
+    Ok(archive)
+}
 
 /// Compiles the toolbox program: static, so that it runs in an empty image.
 fn testbox() -> Result<PathBuf> {

@@ -3,7 +3,6 @@
 
 mod operating;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,24 +15,6 @@ use tailnet_e2e::{Cluster, SiteSpec, images, site, wait_for};
 
 const SOON: Duration = Duration::from_secs(60);
 const TAG: &str = "tag:egress-team-a";
-
-/// Imports the image with the agents: what `cargo xtask test` names, else what `cargo xtask image --dev` has left.
-fn load_agents(cluster: &Cluster) -> Result<()> {
-    let archive = match std::env::var_os("TAILNET_IMAGE_ARCHIVE") {
-        Some(archive) => PathBuf::from(archive),
-        None => {
-            let program = std::env::current_exe()?;
-            let target = program.ancestors().nth(3).context("the target folder")?;
-            target.join("oci/tailnet-operator.oci.tar")
-        }
-    };
-    ensure!(
-        archive.is_file(),
-        "there is no image archive {}: run this test by `cargo xtask test`, or run `cargo xtask image --dev` first",
-        archive.display()
-    );
-    cluster.load_image(&archive)
-}
 
 fn policy(grants: &Value) -> String {
     json!({"tagOwners": {TAG: [], "tag:router": []}, "grants": grants}).to_string()
@@ -116,7 +97,7 @@ fn ask(cluster: &Cluster, namespace: &str, service: &str, port: u16) -> Result<S
 fn the_status_follows_the_way_and_agents_follow_the_spec() -> Result<()> {
     let cluster = Cluster::shared();
     prepare(cluster)?;
-    load_agents(cluster)?;
+    cluster.load_image(&images::ours()?)?;
     let kube = start_over(cluster)?;
     let headscale = cluster.headscale()?;
     headscale.set_policy(&policy(&grant_all()))?;

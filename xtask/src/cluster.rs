@@ -31,6 +31,9 @@ enum Command {
         /// Do not build and load our image
         #[arg(long)]
         without_image: bool,
+        /// With the image that `cargo xtask image` makes for somebody's cluster, which takes minutes to build
+        #[arg(long, conflicts_with_all = ["api_only", "without_image"])]
+        release: bool,
     },
     /// Take one down
     Down {
@@ -58,7 +61,11 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             name,
             api_only,
             without_image,
-        } => up(workspace, name, *api_only, *without_image),
+            release,
+        } => {
+            let image = (!api_only && !without_image).then(|| image::Purpose::release(*release));
+            up(workspace, name, *api_only, image)
+        }
         Command::Down { name } => {
             let took = Cluster::find(name)?.down()?;
             println!("cluster {name} is down ({:.1} s)", took.as_secs_f64());
@@ -69,17 +76,13 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
 }
 
-fn up(workspace: &Workspace, name: &str, api_only: bool, without_image: bool) -> Result<()> {
+fn up(workspace: &Workspace, name: &str, api_only: bool, image: Option<image::Purpose>) -> Result<()> {
     if Cluster::list().iter().any(|state| state.name == name) {
         bail!(
             "cluster {name} is running already; `cargo xtask cluster status` shows it, `cargo xtask cluster down {name}` ends it"
         );
     }
-    let archive = if api_only || without_image {
-        None
-    } else {
-        Some(image::build(workspace, image::Purpose::Development)?)
-    };
+    let archive = image.map(|purpose| image::build(workspace, purpose)).transpose()?;
     let options = if api_only {
         Options::api(name).with_headscale()
     } else {

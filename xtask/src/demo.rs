@@ -41,6 +41,9 @@ pub struct Args {
     /// Take everything down at the end instead of leaving it for you to look around
     #[arg(long, conflicts_with = "down")]
     once: bool,
+    /// With the image that `cargo xtask image` makes for somebody's cluster, which takes minutes to build
+    #[arg(long, conflicts_with = "down")]
+    release: bool,
 }
 
 /// Runs the demo.
@@ -59,7 +62,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     prerequisites::ensure_present(&[Need::Api, Need::Node, Need::Site, Need::Image])?;
     tools::ensure(&Tool::CLUSTER)?;
-    let archive = image::build(workspace, image::Purpose::Development)?;
+    let archive = image::build(workspace, image::Purpose::release(args.release))?;
 
     let mut account = Account::begin(
         "tailnet-operator: from nothing to a query over the tailnet, and three manifests that are refused",

@@ -33,13 +33,30 @@ pub enum Purpose {
     Release,
 }
 
+impl Purpose {
+    /// What `--release` on the command line chooses.
+    #[must_use]
+    pub const fn release(wanted: bool) -> Self {
+        if wanted { Self::Release } else { Self::Development }
+    }
+
+    /// Ending of this image's files below `target/oci`, so that a development image is never taken for one to be pushed.
+    const fn ending(self) -> &'static str {
+        match self {
+            Self::Development => "-dev",
+            Self::Release => "",
+        }
+    }
+}
+
 /// Builds the binaries, lays out the build context, and makes an OCI archive of it. A context that did not change keeps the archive it has.
 /// Returns the archive's path.
 pub fn build(workspace: &Workspace, purpose: Purpose) -> Result<PathBuf> {
     prerequisites::ensure_present(&[Need::Image])?;
     let folder = lay_out(workspace, purpose)?;
-    let archive = workspace.target.join("oci/tailnet-operator.oci.tar");
-    let stamp = workspace.target.join("oci/tailnet-operator.sha256");
+    let named = format!("tailnet-operator{}", purpose.ending());
+    let archive = workspace.target.join(format!("oci/{named}.oci.tar"));
+    let stamp = workspace.target.join(format!("oci/{named}.sha256"));
     let digest = digest(&workspace.root.join("Dockerfile"), &folder)?;
     if archive.is_file() && fs::read_to_string(&stamp).is_ok_and(|text| text == digest) {
         eprintln!("image {REFERENCE} is up to date: {}", archive.display());
@@ -69,7 +86,7 @@ pub fn loaded(cluster: &Cluster) -> Option<String> {
 /// The build context alone, for another builder. Returns its folder.
 pub fn lay_out(workspace: &Workspace, purpose: Purpose) -> Result<PathBuf> {
     let binaries = context::build_binaries(workspace, purpose)?;
-    let folder = workspace.target.join("oci/context");
+    let folder = workspace.target.join(format!("oci/context{}", purpose.ending()));
     context::lay_out(workspace, &binaries, &folder)?;
     Ok(folder)
 }

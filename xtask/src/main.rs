@@ -72,11 +72,7 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
         Subcommands::Gen => generate::write(&workspace).map(|()| ExitCode::SUCCESS),
         Subcommands::Cluster(args) => cluster::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
         Subcommands::Image(args) => {
-            let purpose = if args.dev {
-                image::Purpose::Development
-            } else {
-                image::Purpose::Release
-            };
+            let purpose = image::Purpose::release(!args.dev);
             if args.context {
                 println!("{}", image::lay_out(&workspace, purpose)?.display());
             } else {

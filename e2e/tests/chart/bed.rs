@@ -1,14 +1,13 @@
 //! The whole cluster, the site behind its router, and how the story asks for what people would see.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tailnet_e2e::{Cluster, Headscale, Site, SiteSpec, paths, wait_for};
+use tailnet_e2e::{Cluster, Headscale, Site, SiteSpec, images, wait_for};
 use tailnet_headscale::Node;
 
 /// The operator's namespace, which is the release's.
@@ -52,7 +51,7 @@ pub struct Bed {
 impl Bed {
     /// Cluster, image, access policy, site with approved routes.
     pub fn new() -> Result<Self> {
-        let archive = image_archive()?;
+        let archive = images::ours()?;
         let cluster = Cluster::shared();
         cluster.load_image(&archive)?;
         let headscale = cluster.headscale()?;
@@ -314,20 +313,4 @@ pub fn text(value: &Value) -> String {
 /// Several objects as input for `kubectl apply -f -`.
 pub fn objects(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
-}
-
-/// The product's image: what `cargo xtask test` names, else what `cargo xtask image --dev` has left.
-fn image_archive() -> Result<PathBuf> {
-    let named = std::env::var_os("TAILNET_IMAGE_ARCHIVE").map(PathBuf::from);
-    let archive = named.unwrap_or_else(|| {
-        std::env::var_os("CARGO_TARGET_DIR")
-            .map_or_else(|| paths::repository().join("target"), PathBuf::from)
-            .join("oci/tailnet-operator.oci.tar")
-    });
-    ensure!(
-        archive.is_file(),
-        "there is no image archive {}: run this test by `cargo xtask test`, which makes it and sets TAILNET_IMAGE_ARCHIVE, or run `cargo xtask image --dev` first",
-        archive.display()
-    );
-    Ok(archive)
 }
