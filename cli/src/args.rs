@@ -3,11 +3,13 @@
 use clap::{Parser, Subcommand};
 
 use crate::audit::AuditArgs;
+use crate::doctor::DoctorArgs;
 use crate::lint::LintArgs;
+use crate::why::WhyArgs;
 
-/// Checks manifests of tailnet-operator (tsunaro.io) before they reach a cluster.
+/// Checks manifests of tailnet-operator (tsunaro.io) before they reach a cluster, and says why a connection does not work.
 ///
-/// As a kubectl plugin it is called `kubectl tailnet`. Only `lint --cluster` needs a cluster and a kubeconfig.
+/// As a kubectl plugin it is called `kubectl tailnet`. `lint` and `audit` need no cluster, unless `lint --cluster` asks for one.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-tailnet", bin_name = "kubectl tailnet", version = tailnet_process::VERSION, max_term_width = 100)]
 pub struct Cli {
@@ -50,6 +52,30 @@ pub enum Command {
         kubectl tailnet audit -o html audit.jsonl.gz > decisions.html\n  \
         kubectl tailnet audit -o json --user 'system:serviceaccount:flux-system:*' audit.log | jq .refusals")]
     Audit(AuditArgs),
+    /// Say why an object does not work: the first broken link of its chain, whose turn it is, and the next command.
+    ///
+    /// The chain of an egress: operator, accepted, tailnet, key, node, route, grant, dns, agent, backend. Other kinds have
+    /// the links that the operator reports. Nothing is written. It needs the right to read the object; what else may not be
+    /// read (Tailnets; Leases, ConfigMaps and Pods of the operator's namespace) is left out, and a note says so.
+    ///
+    /// Exit status: 0 every link holds, 1 one does not or nobody knows, 2 wrong usage, or the object cannot be read.
+    #[command(after_help = "Examples:\n  \
+        kubectl tailnet why tailnetegress/team-a\n  \
+        kubectl tailnet why egress team-a --target remote-db --probe\n  \
+        kubectl tailnet why tailnet/demo -o json | jq -r '.broken.next[]'")]
+    Why(WhyArgs),
+    /// Check an installation from outside, and print what is fine and what is not.
+    ///
+    /// CRDs, operator, webhook (a wrong and a right object are tried as dry runs, nothing is stored), Tailnets with the age of
+    /// what is known of Headscale, other objects, NetworkPolicy, DNS, cert-manager. What may not be read, or cannot be known
+    /// from outside, is said to be so.
+    ///
+    /// Exit status: 0 nothing fails, 1 something does, 2 wrong usage, or the cluster does not answer.
+    #[command(after_help = "Examples:\n  \
+        kubectl tailnet doctor\n  \
+        kubectl tailnet doctor --operator-namespace network\n  \
+        kubectl tailnet doctor -o json | jq '.checks[] | select(.state == \"fail\")'")]
+    Doctor(DoctorArgs),
 }
 
 #[cfg(test)]

@@ -1,8 +1,14 @@
-//! `kubectl tailnet`: what people and CI ask about tsunaro.io manifests.
+//! `kubectl tailnet`: what people and CI ask about tsunaro.io manifests, objects and installations.
 
 mod args;
 mod audit;
+mod connect;
+mod doctor;
+mod facts;
+mod kinds;
+mod kubectl;
 mod lint;
+mod why;
 
 use std::process::ExitCode;
 
@@ -15,5 +21,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Lint(args) => lint::run(&args),
         Command::Audit(args) => audit::run(&args),
+        Command::Why(args) => why::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
     }
 }

@@ -46,7 +46,8 @@ pub fn conditions_md() -> String {
     out.push_str(
         "\n## Reasons\n\nA reason that is \"not yet\" is not set by this version: it belongs to what is not built.\n\n\
          Whose turn it is: the *author* of an egress or ingress is the application team, of a tailnet, site or gateway the platform team, \
-         who runs the cluster and the operator; the *tailnet admin* runs Headscale, its policy and the routers.\n\n\
+         who runs the cluster and the operator; the *tailnet admin* runs Headscale, its policy and the routers. \
+         [`kubectl tailnet why`](../why.md) says it for an object, with the next command.\n\n\
          | reason | conditions | set by this version | meaning | whose turn | what to do |\n|---|---|---|---|---|---|\n",
     );
     for row in REASONS {

@@ -8,7 +8,7 @@ mod html;
 mod html_tables;
 mod input;
 mod page;
-mod printable;
+pub(crate) mod printable;
 mod read;
 mod record;
 mod stream;

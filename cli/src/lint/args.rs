@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use tailnet_crds::names::DEFAULT_OPERATOR_NAMESPACE;
 
+use crate::connect::seconds;
+
 /// Flags of `lint`.
 #[derive(Debug, Args)]
 pub struct LintArgs {
@@ -65,11 +67,4 @@ pub enum Output {
     Sarif,
     /// Workflow commands of GitHub Actions.
     Github,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<u64>() {
-        Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
-        _ => Err("is to be a number of seconds from 1 to 3600".to_owned()),
-    }
 }

@@ -7,29 +7,26 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::GroupVersionKind;
-use kube::{Client, Config, ResourceExt};
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
 use serde_json::Value;
+use tailnet_crds::Kind;
 use tailnet_crds::names::{self, label};
-use tailnet_crds::{GROUP, Kind, VERSION};
 use tailnet_policies::claims::{self, Claims};
-use tailnet_policies::facts::{Chunk, Facts};
+use tailnet_policies::facts::Facts;
 use tailnet_policies::snapshot::Labels;
 use tailnet_policies::{Object, Snapshot, base, claim_parts, organisation};
 
 use super::LintArgs;
+use crate::connect::{self, ConnectError};
+use crate::{facts, kinds};
 
 /// Why the cluster cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// No usable kubeconfig.
-    #[error("--cluster: there is no usable kubeconfig: {0}; set KUBECONFIG, or --kubeconfig and --context")]
-    Kubeconfig(String),
-    /// No client from it.
-    #[error("--cluster: cannot connect: {0}")]
-    Client(#[source] Box<kube::Error>),
+    /// No way to it.
+    #[error("--cluster: {0}")]
+    Connect(#[from] ConnectError),
     /// A list failed.
     #[error("--cluster: cannot list {resource}: {source}")]
     List {
@@ -38,14 +35,6 @@ pub enum ClusterError {
         /// The client's words.
         source: Box<kube::Error>,
     },
-    /// It takes too long.
-    #[error(
-        "--cluster: the cluster could not be read within {0} s; check the connection, or give more time with --timeout"
-    )]
-    Deadline(u64),
-    /// No thread or timer for the connection.
-    #[error("--cluster: cannot start: {0}")]
-    Runtime(#[from] std::io::Error),
 }
 
 /// What is there.
@@ -104,36 +93,12 @@ impl Live {
 
 /// Reads the cluster that the flags name.
 pub fn read(args: &LintArgs) -> Result<Live, ClusterError> {
-    // A second call changes nothing.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let work = async {
-        let config = config(args).await?;
-        let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        read_with(&client, &args.operator_namespace).await
-    };
-    let read = runtime.block_on(async { tokio::time::timeout(args.timeout, work).await });
-    // A name that is still being looked up must not hold the process.
-    runtime.shutdown_background();
-    read.map_err(|_| ClusterError::Deadline(args.timeout.as_secs()))?
-}
-
-async fn config(args: &LintArgs) -> Result<Config, ClusterError> {
-    let refused = |error: &dyn std::fmt::Display| ClusterError::Kubeconfig(error.to_string());
-    let options = KubeConfigOptions {
-        context: args.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    match (&args.kubeconfig, &args.context) {
-        (Some(file), _) => {
-            let kubeconfig = Kubeconfig::read_from(file).map_err(|error| refused(&error))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .map_err(|error| refused(&error))
-        }
-        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| refused(&error)),
-        (None, None) => Config::infer().await.map_err(|error| refused(&error)),
-    }
+    connect::with_client(
+        args.kubeconfig.as_deref(),
+        args.context.as_deref(),
+        args.timeout,
+        async |client| read_with(&client, &args.operator_namespace).await,
+    )
 }
 
 /// A list, or why it is not to be had.
@@ -161,10 +126,7 @@ where
 async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, ClusterError> {
     let mut live = Live::default();
     for kind in Kind::ALL {
-        let resource =
-            ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, kind.as_str()), kind.plural());
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        match list(api, kind.plural()).await? {
+        match list(kinds::api(client, kind, None), kind.plural()).await? {
             Listed::Items(items) => live.objects.extend(items.into_iter().map(|mut object| {
                 object.metadata.managed_fields = None;
                 let value = serde_json::to_value(&object).unwrap_or_default();
@@ -224,7 +186,6 @@ async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, Cl
 
 /// What stands in the ConfigMaps of the operator namespace.
 fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
-    let mut chunks: BTreeMap<String, Vec<Chunk>> = BTreeMap::new();
     let mut claims_parts: BTreeMap<String, Vec<Claims>> = BTreeMap::new();
     for config_map in config_maps {
         let name = config_map.name_any();
@@ -234,39 +195,22 @@ fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
         documents.extend(data.get(base::KEY).map(|text| (name.clone(), text.clone())));
         if labels.get(label::ADMISSION_POLICY).map(String::as_str) == Some("true") {
             live.policies.push((name, data));
-        } else if let Some((tailnet, _)) = names::tailnet::claims_part_of(&name) {
-            if let Some(Ok(part)) = data.get(claims::DATA_KEY).map(|text| Claims::from_json(text)) {
-                claims_parts.entry(tailnet.to_owned()).or_default().push(part);
-            }
-        } else if let Some(tailnet) = labels.get(label::FACTS) {
-            let chunk = Chunk::of_config_map(&name, labels, config_map.annotations(), Some(&data));
-            // One that is damaged is missing in its text: that is told below.
-            let chunk = chunk.ok().flatten().map(|(_, chunk)| chunk);
-            chunks.entry(tailnet.clone()).or_default().extend(chunk);
+        } else if let Some((tailnet, _)) = names::tailnet::claims_part_of(&name)
+            && let Some(Ok(part)) = data.get(claims::DATA_KEY).map(|text| Claims::from_json(text))
+        {
+            claims_parts.entry(tailnet.to_owned()).or_default().push(part);
         }
     }
     for (tailnet, parts) in claims_parts {
         live.claims.push((tailnet, claim_parts::merged(&parts)));
     }
-    let now = Timestamp::now();
-    for (tailnet, chunks) in chunks {
-        let Ok(facts) = Facts::from_chunks(&chunks) else {
-            live.notes.push(format!(
-                "what is known of Headscale for Tailnet {tailnet} cannot be read: not checked"
-            ));
-            continue;
-        };
-        let lease = names::tailnet::facts_lease(&tailnet);
-        let renewed = leases
-            .iter()
-            .filter(|found| found.name_any() == lease)
-            .filter_map(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0))
-            .next();
-        let read_at: Option<Timestamp> = facts.read_at.parse().ok();
-        let age = match renewed.max(read_at) {
-            Some(at) => Duration::try_from(now.duration_since(at)).unwrap_or(Duration::ZERO),
-            None => Duration::MAX,
-        };
-        live.facts.push((tailnet, facts, age));
+    for found in facts::published(config_maps, leases, Timestamp::now()) {
+        match found.facts {
+            Some(facts) => live.facts.push((found.tailnet, facts, found.age)),
+            None => live.notes.push(format!(
+                "what is known of Headscale for Tailnet {} cannot be read: not checked",
+                found.tailnet
+            )),
+        }
     }
 }
