@@ -2,6 +2,7 @@
 
 mod licences;
 mod links;
+mod monitoring;
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -19,7 +20,7 @@ type Finding = Result<String>;
 /// A part's name and what it does.
 type Part = (&'static str, fn(&Workspace) -> Finding);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("format", format),
     ("generated files", generated),
     ("lints", lints),
@@ -28,6 +29,7 @@ const PARTS: [Part; 8] = [
     ("API docs", api_docs),
     ("links", links_of_pages),
     ("chart", chart),
+    ("alerts, dashboard", monitoring),
 ];
 
 /// Runs every part and prints what each found.
@@ -149,6 +151,16 @@ fn links_of_pages(workspace: &Workspace) -> Finding {
         bail!("{}", broken.join("\n"));
     }
     Ok(format!("{looked_at} links lead somewhere"))
+}
+
+fn monitoring(workspace: &Workspace) -> Finding {
+    let (faults, expressions) = monitoring::faults(&workspace.root)?;
+    if !faults.is_empty() {
+        bail!("{}", faults.join("\n"));
+    }
+    Ok(format!(
+        "{expressions} expressions name only what is served; every alert has its section in the runbook"
+    ))
 }
 
 fn chart(workspace: &Workspace) -> Finding {

@@ -3,7 +3,7 @@
 
 mod chart;
 mod flags;
-mod metrics;
+pub mod metrics;
 mod values;
 
 use std::collections::BTreeMap;

@@ -29,6 +29,17 @@ pub fn reference() -> Result<String> {
     Ok(text)
 }
 
+/// Name, type and labels (`a, b`) of every metric that a process serves.
+pub fn served() -> Result<Vec<(String, &'static str, String)>> {
+    let mut all = webhook();
+    all.extend(operator());
+    all.extend(agent(include_str!("../../../agent/src/metrics.rs"))?);
+    Ok(all
+        .into_iter()
+        .map(|metric| (metric.name, metric.kind, metric.labels))
+        .collect())
+}
+
 fn table(process: &str, metrics: &[Metric], text: &mut String) {
     let _ = write!(
         text,

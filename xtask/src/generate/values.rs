@@ -41,6 +41,7 @@ struct Values {
     pod_cidrs: Vec<String>,
     /// Namespace whose Pods may scrape the agents' metrics (port 9402). Empty: only the operator reads them.
     monitoring_namespace: String,
+    monitoring: Monitoring,
     /// error, warn, info, debug or trace, or a tracing filter.
     #[schemars(length(min = 1))]
     log_level: String,
@@ -112,6 +113,58 @@ struct Crds {
 struct Rbac {
     /// Let the cluster's own view, edit and admin roles read, and edit and admin change, egress and ingress objects.
     aggregate_to_default_roles: bool,
+}
+
+/// Objects for Prometheus and Grafana. PodMonitor and PrometheusRule need the CRDs of the Prometheus operator.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct Monitoring {
+    pod_monitors: PodMonitors,
+    prometheus_rule: PrometheusRule,
+    dashboard: Dashboard,
+}
+
+/// What is scraped.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct PodMonitors {
+    /// A PodMonitor each for operator, webhook and agents. The agents' NetworkPolicies let only Pods of monitoringNamespace in.
+    enabled: bool,
+    /// Time between two scrapes.
+    #[schemars(regex(pattern = r"^[0-9]+(ms|s|m|h)$"))]
+    interval: String,
+    /// Further labels, as your Prometheus selects them.
+    labels: Strings,
+}
+
+/// Alerts.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct PrometheusRule {
+    /// A PrometheusRule with the alerts of chart/monitoring/alerts.yaml.
+    enabled: bool,
+    /// Further labels, as your Prometheus selects them.
+    labels: Strings,
+    /// Page that the alerts' runbook_url leads to; each alert has a section of its name there.
+    #[serde(rename = "runbookURL")]
+    #[schemars(length(min = 1))]
+    runbook_url: String,
+}
+
+/// The dashboard.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct Dashboard {
+    /// A ConfigMap with the dashboard as JSON.
+    enabled: bool,
+    /// Labels by which Grafana's sidecar finds it.
+    labels: Strings,
+    /// Annotations, such as the folder that the sidecar puts it into.
+    annotations: Strings,
 }
 
 /// The webhook.
