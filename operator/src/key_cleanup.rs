@@ -10,7 +10,6 @@ mod preauth;
 mod recognize;
 mod step;
 
-use jiff::SignedDuration;
 use tailnet_headscale::{Class, Error};
 
 use crate::ledger::LedgerError;
@@ -18,9 +17,6 @@ use crate::ledger::LedgerError;
 pub use api::{forget_ended_elsewhere, sweep_api};
 pub use preauth::{audit_preauth, sweep_preauth};
 pub(crate) use recognize::made_key;
-
-/// How long a key may be on its way although the answer was lost: Headscale gives up on a request after 30 s.
-const LOST_ANSWER: SignedDuration = SignedDuration::from_secs(120);
 
 /// Why a pass did not end.
 #[derive(Debug, thiserror::Error)]

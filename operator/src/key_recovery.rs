@@ -1,9 +1,10 @@
 //! What the ledger does not know although it should: somebody deleted its Secret, or put an old one back.
 //!
-//! Three sources, in this order: the memory of the process that wrote it last; the Secrets that hold our keys, whose
-//! annotations say all that an entry needs; and Headscale, where keys that are in no Secret any more (replaced ones, those
-//! of CRs that went) are known by their mark ([`crate::key_mark`]). What was found is an entry like any other, and the
-//! clean-up deals with it.
+//! Three sources, in this order: the memory of the process that wrote it last, with which nothing is lost; the Secrets that
+//! hold our keys, whose annotations say all that an entry needs; and Headscale, where keys that are in no Secret any more
+//! (replaced ones, those of CRs that went) are known by their mark ([`crate::key_mark`]). A mark may be somebody else's by
+//! chance, so Headscale is searched only after a loss: when there was no ledger at the start, or one without a key that is
+//! in a Secret. What was found is an entry like any other, and the clean-up deals with it.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ use crate::context::Context;
 use crate::key_cleanup::CleanupError;
 use crate::key_mark::{is_own_api, is_own_preauth};
 use crate::keys::{KEY_EXPIRES_AT, KEY_PREFIX, KEY_SERVER, KeyState};
-use crate::ledger::{Existing, KeyKind, KeyOwner, LedgerError};
+use crate::ledger::{Document, Existing, KeyKind, KeyOwner, LedgerError};
 use crate::ownership::{MANAGED_BY, MANAGED_BY_VALUE, OWNER_NAMESPACE, TAILNET, controller};
 use crate::server_identity;
 use crate::working_key::{self, KEY_CREATED_AT};
@@ -111,8 +112,12 @@ pub async fn from_secrets(context: &Context) -> Result<(), LedgerError> {
     let adopted = context
         .ledger
         .update(|ledger| {
-            let new = found.iter().filter(|key| ledger.adopt((*key).clone()));
-            new.cloned().collect::<Vec<Existing>>()
+            let new = adopt(ledger, &found);
+            if !new.is_empty() {
+                // What else it does not know is in no Secret.
+                ledger.lost(Timestamp::now());
+            }
+            new
         })
         .await?;
     for key in adopted {
@@ -189,7 +194,14 @@ fn tailnet_owner(name: &str, uid: String) -> KeyOwner {
     }
 }
 
-/// Enters the keys of `tailnet` on `server` that carry our mark and that the ledger does not have; how many those are.
+/// Enters all of `found` that the ledger does not have; gives them.
+fn adopt(ledger: &mut Document, found: &[Existing]) -> Vec<Existing> {
+    let new = found.iter().filter(|key| ledger.adopt((*key).clone()));
+    new.cloned().collect()
+}
+
+/// After a loss of the ledger: enters the keys of `tailnet` on `server` that carry our mark and that it does not have; how
+/// many those are.
 ///
 /// # Errors
 /// See [`CleanupError`].
@@ -199,6 +211,10 @@ pub async fn from_headscale(
     server: &str,
     client: &Client,
 ) -> Result<usize, CleanupError> {
+    let began = Timestamp::now();
+    if !context.ledger.read().await?.search_due(tailnet, began) {
+        return Ok(0);
+    }
     let installation = context.installation();
     // A key that is just being made is an intention of the ledger before Headscale has it.
     let _making = context.keys.lock(tailnet).await;
@@ -250,14 +266,15 @@ pub async fn from_headscale(
             expires_at,
         });
     }
-    if found.is_empty() {
-        return Ok(0);
-    }
     let adopted = context
         .ledger
         .update(|ledger| {
-            let new = found.iter().filter(|key| ledger.adopt((*key).clone()));
-            new.cloned().collect::<Vec<Existing>>()
+            let new = adopt(ledger, &found);
+            // A full ledger takes the others later.
+            if found.iter().all(|key| ledger.knows(key)) {
+                ledger.searched(tailnet, began);
+            }
+            new
         })
         .await?;
     for key in &adopted {

@@ -13,6 +13,7 @@ mod secret;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub(crate) use document::LOST_ANSWER;
 pub use document::{Document, IntentionError};
 pub use entry::{Entry, Existing, Intention, KeyKind, KeyOwner, KeyStage};
 pub use secret::{DATA_KEY, Ledger, LedgerError};

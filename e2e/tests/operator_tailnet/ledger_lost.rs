@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 use tailnet_e2e::wait_for;
-use tailnet_headscale::NewPreAuthKey;
+use tailnet_headscale::{Id, NewPreAuthKey};
+use tailnet_operator::key_mark::Maker;
+use tailnet_operator::ledger::KeyKind;
 
 use crate::bed::{Bed, PATIENCE};
 
@@ -59,10 +61,38 @@ fn end_of_the_tailnet(bed: &Bed, egresses: &[&str]) -> Result<()> {
     })
 }
 
+/// A whole ledger that has no keys yet: the operator that finds it has lost nothing.
+fn whole_ledger(bed: &Bed) -> Result<()> {
+    bed.apply(&json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": LEDGER, "namespace": bed.ns(), "labels": {"app.kubernetes.io/managed-by": "tailnet-operator"}},
+        "stringData": {"ledger.json": json!({"version": 1, "nextNumber": 0, "entries": []}).to_string()}}))
+}
+
+/// Somebody else's key that looks by chance as if the operator had made it for an egress that is gone.
+fn look_alike(bed: &Bed) -> Result<Id> {
+    let namespace = bed.get(&["namespace", bed.ns()])?;
+    let tags = ["tag:egress-look-alike".to_owned()];
+    let maker = Maker {
+        installation: namespace["metadata"]["uid"].as_str().context("no UID")?,
+        tailnet: &bed.tailnet,
+        kind: KeyKind::PreAuth,
+        tags: &tags,
+    };
+    let key = NewPreAuthKey {
+        reusable: true,
+        ephemeral: true,
+        expiration: maker.end(Timestamp::now() + SignedDuration::from_hours(24), |_| false),
+        tags: tags.to_vec(),
+    };
+    Ok(bed.block(bed.admin.create_preauth_key(&key))?.info.id)
+}
+
 #[test]
 fn a_ledger_that_is_deleted_is_written_again_from_memory() -> Result<()> {
     let bed = Bed::new("tailnet_ledger_deleted")?;
     bed.bootstrap(&bed.own_key()?)?;
+    whole_ledger(&bed)?;
+    let look_alike = look_alike(&bed)?;
     bed.tailnet(|_| {})?;
     bed.egress("ledger-deleted")?;
     let operator = bed.operator(&[])?;
@@ -78,6 +108,53 @@ fn a_ledger_that_is_deleted_is_written_again_from_memory() -> Result<()> {
         Ok(())
     })?;
     end_of_the_tailnet(&bed, &["ledger-deleted"])?;
+    // No key was lost, so none was looked for by its mark.
+    let left = bed.preauth_keys("look-alike")?;
+    assert!(
+        left.len() == 1 && left[0].id == look_alike && !left[0].expired(Timestamp::now()),
+        "somebody else's key is left alone: {left:?}"
+    );
+    operator.terminate(Duration::from_secs(10))?;
+    bed.block(bed.admin.delete_preauth_key(&look_alike))?;
+    bed.no_key_is_told(&[])
+}
+
+#[test]
+fn an_old_ledger_that_is_put_back_under_a_running_operator_loses_nothing() -> Result<()> {
+    let bed = Bed::new("tailnet_ledger_put_back")?;
+    bed.bootstrap(&bed.own_key()?)?;
+    bed.tailnet(|_| {})?;
+    let operator = bed.operator(&[])?;
+    bed.ready()?;
+    let old = wait_for("the working key is in use", PATIENCE, || {
+        ensure!(in_use(&bed)?.len() == 1, "{:?}", bed.entries()?);
+        bed.get(&["secret", LEDGER])
+    })?;
+    bed.egress("ledger-newer")?;
+    wait_for("the egress has its key", PATIENCE, || bed.authkey("ledger-newer"))?;
+    wait_for("both keys are in use", PATIENCE, || {
+        ensure!(in_use(&bed)?.len() == 2, "{:?}", bed.entries()?);
+        Ok(())
+    })?;
+    // As a backup tool would: the data as it was, whatever the version is now.
+    let patch = json!({ "data": old["data"] }).to_string();
+    let arguments = ["patch", "secret", LEDGER, "-n", bed.ns(), "--type=merge", "-p", &patch];
+    bed.cluster.kubectl(&arguments)?.success()?;
+    ensure!(in_use(&bed)?.len() == 1, "the old one is there: {:?}", bed.entries()?);
+    // It is noticed when the next key is made.
+    bed.egress("ledger-newest")?;
+    wait_for("the ledger has all keys", PATIENCE, || {
+        let mut wanted = vec![bed.working_key()?.0];
+        for egress in ["ledger-newer", "ledger-newest"] {
+            wanted.push(joining_prefix(&bed, egress)?);
+        }
+        wanted.sort();
+        ensure!(in_use(&bed)? == wanted, "{:?}, not {wanted:?}", bed.entries()?);
+        Ok(())
+    })?;
+    let numbers: Vec<Value> = bed.entries()?.iter().map(|entry| entry["number"].clone()).collect();
+    assert_eq!(numbers, [0, 1, 2], "no number is given out twice");
+    end_of_the_tailnet(&bed, &["ledger-newer", "ledger-newest"])?;
     operator.terminate(Duration::from_secs(10))?;
     bed.no_key_is_told(&[])
 }

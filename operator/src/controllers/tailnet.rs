@@ -350,10 +350,9 @@ async fn clean_up(
     let progress = key_cleanup::sweep_preauth(context, name, server, client, &observed.nodes).await?;
     key_cleanup::sweep_api(context, name, server, client, Some(&key.prefix)).await?;
     key_cleanup::forget_ended_elsewhere(context, name, Some(server)).await?;
-    if !context.hub.audit_due(name, AUDIT_EVERY, Timestamp::now()) {
-        return Ok(progress);
+    if context.hub.audit_due(name, AUDIT_EVERY, Timestamp::now()) {
+        key_cleanup::audit_preauth(context, name, server, client).await?;
     }
-    key_cleanup::audit_preauth(context, name, server, client).await?;
     let found = key_recovery::from_headscale(context, name, server, client).await?;
     Ok(progress || found > 0)
 }

@@ -16,7 +16,6 @@ use crate::context::Context;
 use crate::key_cleanup::{self, CleanupError, absent_is_fine};
 use crate::key_recovery;
 use crate::ledger::{KeyKind, LedgerError};
-use crate::server_identity;
 use crate::trusted_ca::{self, CaError};
 use crate::working_key::{self, Stored, WorkingKey, WorkingKeyError};
 
@@ -183,13 +182,7 @@ fn is_refusal(result: &Result<(), tailnet_headscale::Error>) -> bool {
 
 /// Drops what the ledger has of `tailnet` on `server`.
 async fn forget(context: &Context, tailnet: &str, server: &str) -> Result<(), LedgerError> {
-    context
-        .ledger
-        .update(|l| {
-            l.entries
-                .retain(|e| !(e.tailnet == tailnet && server_identity::same(&e.server, server)));
-        })
-        .await
+    context.ledger.update(|ledger| ledger.forget(tailnet, server)).await
 }
 
 /// A client with a recorded key: trusted CA and the CA ConfigMap that was recorded with it, if it still exists.

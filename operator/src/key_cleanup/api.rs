@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use tailnet_headscale::Client;
 
 use super::recognize::same_instant;
-use super::{CleanupError, LOST_ANSWER, absent_is_fine};
+use super::{CleanupError, absent_is_fine};
 use crate::context::Context;
-use crate::ledger::{KeyKind, LedgerError};
+use crate::ledger::{KeyKind, LOST_ANSWER, LedgerError};
 use crate::server_identity::same;
 
 /// One pass over the API keys of `tailnet` on `server`, all but the one with prefix `current`; with None all of them.

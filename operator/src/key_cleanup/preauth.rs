@@ -10,10 +10,10 @@ use tailnet_headscale::{Client, Error, Node};
 use super::owner::{current_key, exists, is_cached, pods_gone};
 use super::recognize::{is_key_of, joined_with, made_key};
 use super::step::{SECRET_DELAY, Situation, Step, step};
-use super::{CleanupError, LOST_ANSWER, absent_is_fine};
+use super::{CleanupError, absent_is_fine};
 use crate::context::Context;
 use crate::keys::in_use;
-use crate::ledger::{Entry, KeyKind, KeyStage, LedgerError};
+use crate::ledger::{Entry, KeyKind, KeyStage, LOST_ANSWER, LedgerError};
 
 /// One pass over the pre-auth keys of `tailnet` on `server`. `nodes` must have been read after the last pass. True when
 /// something was done, so that another pass may find more.

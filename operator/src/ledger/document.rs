@@ -1,6 +1,6 @@
 //! The ledger as a document: what may happen to an entry, and how many keys one CR may ask for.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,8 @@ use crate::server_identity;
 
 /// Version of the format.
 pub(super) const FORMAT_VERSION: u32 = 1;
+/// How long a key may be on its way although the answer was lost: Headscale gives up on a request after 30 s.
+pub(crate) const LOST_ANSWER: SignedDuration = SignedDuration::from_secs(120);
 /// Most entries: a Secret holds 1 MiB, an entry takes about 500 bytes.
 const MAX_ENTRIES: usize = 1800;
 
@@ -33,6 +35,12 @@ pub struct Document {
     pub entries: Vec<Entry>,
     #[serde(default)]
     recent_mints: Vec<Mint>,
+    /// When it was lost last: keys that were in it before may not be in it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lost_at: Option<Timestamp>,
+    /// When Headscale was last searched for such keys, by name of the Tailnet.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    searched: BTreeMap<String, Timestamp>,
 }
 
 /// Why an intention is not written down.
@@ -54,12 +62,48 @@ pub enum IntentionError {
 }
 
 impl Document {
-    /// One without entries, in the format of this program.
-    pub(super) fn new() -> Self {
+    /// One in the place of a Secret that is not there: whether it never was or was lost cannot be told.
+    pub(super) fn new(now: Timestamp) -> Self {
         Self {
             version: FORMAT_VERSION,
+            lost_at: Some(now),
             ..Self::default()
         }
+    }
+
+    /// Whether this is what `other` was later: it has given out numbers that `other` has not.
+    pub(super) fn is_newer_than(&self, other: &Self) -> bool {
+        self.next_number > other.next_number
+    }
+
+    /// Keys that were in it are not in it any more.
+    pub fn lost(&mut self, now: Timestamp) {
+        self.lost_at = Some(now);
+    }
+
+    /// Whether Headscale must be searched for keys of `tailnet` that this ledger should know: after a loss, at once and once
+    /// more when no key that was being made meanwhile can come any more.
+    pub fn search_due(&self, tailnet: &str, now: Timestamp) -> bool {
+        let Some(lost_at) = self.lost_at else { return false };
+        let settled = lost_at + LOST_ANSWER;
+        match self.searched.get(tailnet) {
+            Some(at) if *at >= lost_at => *at < settled && now >= settled,
+            _ => true,
+        }
+    }
+
+    /// The search for keys of `tailnet` that began at `began` entered all that it found.
+    pub fn searched(&mut self, tailnet: &str, began: Timestamp) {
+        if self.lost_at.is_some() {
+            self.searched.insert(tailnet.to_owned(), began);
+        }
+    }
+
+    /// Forgets what it has of `tailnet` on `server`: nothing of it is there any more.
+    pub fn forget(&mut self, tailnet: &str, server: &str) {
+        self.entries
+            .retain(|entry| !(entry.tailnet == tailnet && server_identity::same(&entry.server, server)));
+        self.searched.remove(tailnet);
     }
 
     /// Writes the intention down and gives the entry; `now` is the present.
@@ -200,15 +244,10 @@ impl Document {
         }
     }
 
-    /// Enters a key that exists and of which the ledger knows nothing, as one in use. False when it does know it: by its
-    /// prefix, or as an intention with this end.
+    /// Enters a key that exists and of which the ledger knows nothing, as one in use. False when it does know it (by its
+    /// prefix, or as an intention with this end), and when it is full.
     pub fn adopt(&mut self, key: Existing) -> bool {
-        let known = self.entries.iter().any(|entry| {
-            entry.kind == key.kind
-                && (entry.prefix.as_ref() == Some(&key.prefix)
-                    || (entry.stage == KeyStage::Intended && entry.expires_at == key.expires_at))
-        });
-        if known || self.entries.len() >= MAX_ENTRIES {
+        if self.knows(&key) || self.entries.len() >= MAX_ENTRIES {
             return false;
         }
         self.entries.push(Entry {
@@ -227,6 +266,15 @@ impl Document {
         });
         self.next_number += 1;
         true
+    }
+
+    /// Whether it has an entry for this key.
+    pub fn knows(&self, key: &Existing) -> bool {
+        self.entries.iter().any(|entry| {
+            entry.kind == key.kind
+                && (entry.prefix.as_ref() == Some(&key.prefix)
+                    || (entry.stage == KeyStage::Intended && entry.expires_at == key.expires_at))
+        })
     }
 
     /// Drops entry `number`: the key does not exist any more.

@@ -197,3 +197,52 @@ fn a_key_on_its_way_out_that_is_in_a_secret_again_is_not_used() {
     assert_eq!(ledger.entries[0].stage, KeyStage::Expired);
     assert!(found(&mut ledger, "zzzzzzzzzzzz"), "the ledger knows no such key");
 }
+
+#[test]
+fn headscale_is_searched_after_a_loss_only() {
+    let (start, second) = (now(), SignedDuration::from_secs(1));
+    let whole = Document::default();
+    assert!(!whole.search_due("corp", start));
+    let mut ledger = Document::new(start);
+    assert!(ledger.search_due("corp", start));
+    ledger.searched("corp", start + second);
+    assert!(!ledger.search_due("corp", start + second * 2));
+    assert!(
+        ledger.search_due("other", start + second * 2),
+        "each Tailnet has its server"
+    );
+    // Keys whose answers were lost with the ledger have come by then, if they come at all.
+    let settled = start + LOST_ANSWER;
+    assert!(!ledger.search_due("corp", settled - second));
+    assert!(ledger.search_due("corp", settled));
+    ledger.searched("corp", settled);
+    assert!(!ledger.search_due("corp", settled + SignedDuration::from_hours(1000)));
+    let again = settled + SignedDuration::from_hours(1);
+    ledger.lost(again);
+    assert!(ledger.search_due("corp", again), "lost again");
+    // A search that began before the loss says nothing of it.
+    ledger.searched("corp", again - second);
+    assert!(ledger.search_due("corp", again));
+    ledger.searched("corp", again + LOST_ANSWER);
+    let stored: Document = serde_json::from_str(&serde_json::to_string(&ledger).unwrap()).unwrap();
+    assert_eq!(stored, ledger, "a restart does not forget it");
+    assert!(!stored.search_due("corp", again + LOST_ANSWER * 2));
+    ledger.forget("corp", "https://control.example.net");
+    assert!(
+        ledger.search_due("corp", again + LOST_ANSWER * 2),
+        "it was on another server"
+    );
+}
+
+#[test]
+fn what_is_forgotten_is_of_one_tailnet_on_one_server() {
+    let mut ledger = Document::default();
+    for name in ["a", "b", "c"] {
+        ledger.intend(intention(name), 6, now()).unwrap();
+    }
+    ledger.entries[1].tailnet = "other".into();
+    ledger.entries[2].server = "https://other.example.net".into();
+    ledger.forget("corp", "https://control.example.net:443/");
+    let left: Vec<&str> = ledger.entries.iter().map(|entry| entry.owner.name.as_str()).collect();
+    assert_eq!(left, ["b", "c"]);
+}

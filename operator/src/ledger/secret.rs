@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -86,16 +87,17 @@ impl Ledger {
     }
 
     /// Changes the ledger by `change` and stores it; when somebody else wrote meanwhile, `change` runs again on the new
-    /// state. Nothing is stored when `change` changes nothing or fails.
+    /// state, or on what this process knows when that is an older one that somebody put back. Nothing is stored when `change` changes nothing or fails.
     ///
     /// # Errors
     /// See [`LedgerError`]; `change`'s own error is inside the Ok.
     pub async fn update<T>(&self, mut change: impl FnMut(&mut Document) -> T) -> Result<T, LedgerError> {
         let mut guard = self.loaded.lock().await;
+        let mut known: Option<Document> = None;
         for _ in 0..ATTEMPTS {
             let loaded = match guard.take() {
                 Some(loaded) => loaded,
-                None => self.load().await?,
+                None => newest(self.load().await?, known.take()),
             };
             let mut document = loaded.document.clone();
             let result = change(&mut document);
@@ -119,7 +121,7 @@ impl Ledger {
                     });
                 }
                 // Somebody else created or changed it: read it and change that.
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(kube::Error::Api(status)) if status.code == 409 => known = Some(loaded.document),
                 Err(source) => {
                     return Err(LedgerError::Api {
                         verb: "change",
@@ -163,7 +165,7 @@ impl Ledger {
         let Some(secret) = secret else {
             return Ok(Loaded {
                 resource_version: None,
-                document: Document::new(),
+                document: Document::new(Timestamp::now()),
             });
         };
         let resource_version = secret.resource_version();
@@ -201,6 +203,21 @@ impl Ledger {
     }
 }
 
+/// What is stored, with the document that this process wrote where the stored one is an older one: every writing rests on the
+/// one before, so somebody put it back.
+fn newest(stored: Loaded, known: Option<Document>) -> Loaded {
+    match known {
+        Some(document) if document.is_newer_than(&stored.document) => {
+            tracing::warn!(
+                keys = document.entries.len(),
+                "an old Secret {KEY_LEDGER} was put back; it is written again from memory, and nothing is lost"
+            );
+            Loaded { document, ..stored }
+        }
+        _ => stored,
+    }
+}
+
 /// The ledger in `secret`.
 fn read_secret(secret: &Secret) -> Result<Document, LedgerError> {
     let malformed = |problem: String| LedgerError::Malformed { problem };
@@ -229,6 +246,7 @@ fn read_secret(secret: &Secret) -> Result<Document, LedgerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::testing::intention;
 
     #[test]
     fn a_foreign_or_broken_secret_is_refused_without_telling_its_content() {
@@ -263,5 +281,29 @@ mod tests {
         );
         let good = r#"{"version":1,"nextNumber":3,"entries":[]}"#;
         assert_eq!(read_secret(&secret(&ours, good)).unwrap().next_number, 3);
+    }
+
+    #[test]
+    fn an_old_ledger_that_was_put_back_does_not_count() {
+        let now = "2026-11-30T12:00:00Z".parse().unwrap();
+        let mut known = Document::new(now);
+        let loaded = |document: &Document| Loaded {
+            resource_version: Some("9".into()),
+            document: document.clone(),
+        };
+        known.intend(intention("a"), 6, now).unwrap();
+        let old = known.clone();
+        known.intend(intention("b"), 6, now).unwrap();
+        let kept = newest(loaded(&old), Some(known.clone()));
+        assert_eq!(
+            (kept.document, kept.resource_version.as_deref()),
+            (known.clone(), Some("9"))
+        );
+        // What another operator wrote, or somebody corrected by hand, counts.
+        assert_eq!(newest(loaded(&known), Some(old.clone())).document, known);
+        let mut corrected = known.clone();
+        corrected.drop_entry(0);
+        assert_eq!(newest(loaded(&corrected), Some(known)).document, corrected);
+        assert_eq!(newest(loaded(&old), None).document, old);
     }
 }
