@@ -58,8 +58,8 @@ impl Guard {
         let mut snapshot = Snapshot::new(Config {
             operator_namespace: settings.operator_namespace.clone(),
             cluster_domain: settings.cluster_domain.clone(),
+            service_cidrs: settings.service_cidr.clone(),
             // They serve warnings only, which are the webhook's to give.
-            service_cidrs: Vec::new(),
             pod_cidrs: Vec::new(),
         });
         snapshot.set_services_known(true);
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use serde_json::{Value, json};
-    use tailnet_crds::{Tailnet, TailnetEgress, TailnetIngress};
+    use tailnet_crds::{Tailnet, TailnetEgress, TailnetGateway, TailnetIngress};
 
     #[derive(Parser)]
     struct CommandLine {
@@ -320,7 +320,14 @@ mod tests {
     }
 
     fn guard() -> Guard {
-        let guard = Guard::new(&CommandLine::parse_from(["test", "--agent-image", "image"]).settings);
+        let arguments = [
+            "test",
+            "--agent-image",
+            "image",
+            "--service-cidr",
+            "10.96.0.0/12,fd00:96::/108",
+        ];
+        let guard = Guard::new(&CommandLine::parse_from(arguments).settings);
         guard.complete();
         let tailnet: Tailnet = serde_json::from_value(json!({
             "metadata": { "name": "demo", "uid": "t", "generation": 1 },
@@ -443,6 +450,36 @@ mod tests {
             value["spec"]["tag"] = json!("tag:router");
         }));
         assert!(matches!(stolen.0, Verdict::Withdraw(_)), "{stolen:?}");
+    }
+
+    #[test]
+    fn a_gateway_past_the_webhook_must_fit_the_service_ranges_too() {
+        let guard = guard();
+        let verdict = |cluster_ip: &str, load_balancer_ip: &str| {
+            let gateway = json!({
+                "metadata": { "name": "gw", "uid": "g", "generation": 1 },
+                "spec": {
+                    "tailnetRef": { "name": "demo" }, "hostname": "gw", "tags": ["tag:fabric"],
+                    "stateSecretRef": { "name": "gw-state" }, "image": "ghcr.io/tailscale/tailscale:v1.102.4",
+                    "routes": { "lan": ["192.0.2.0/24"] },
+                    "service": { "loadBalancerIP": load_balancer_ip, "tailnetLBCIDR": "198.51.100.0/24" },
+                    "dns": {
+                        "zone": "prod-1.tailnet.example.internal", "serviceName": "gw-dns", "serviceClusterIP": cluster_ip,
+                        "image": "docker.io/coredns/coredns:1.14.7",
+                    },
+                },
+            });
+            let gateway: TailnetGateway = serde_json::from_value(gateway).unwrap();
+            guard.verdict(Kind::TailnetGateway, &gateway).unwrap().0
+        };
+        assert_eq!(verdict("10.96.0.54", "198.51.100.17"), Verdict::Valid);
+        for wrong in [
+            verdict("192.0.2.54", "198.51.100.17"),
+            verdict("10.96.0.54", "10.96.0.17"),
+        ] {
+            assert!(matches!(wrong, Verdict::Freeze(_)), "{wrong:?}");
+            assert_eq!(rules(&wrong), ["TN510"]);
+        }
     }
 
     #[test]

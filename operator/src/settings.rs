@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 
 use crate::headscale_clients::HeadscaleSettings;
 
@@ -59,6 +60,10 @@ pub struct Settings {
     /// The cluster's DNS domain; aliases inside it are refused
     #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
+
+    /// A Service range of this cluster: a gateway's addresses must fit it (repeatable, or separated by commas)
+    #[arg(long, env = "SERVICE_CIDRS", value_delimiter = ',', value_name = "CIDR")]
+    pub service_cidr: Vec<IpNet>,
 
     /// Namespace whose Pods may scrape the agents' metrics besides the operator (none by default)
     #[arg(long, env = "MONITORING_NAMESPACE")]

@@ -47,7 +47,8 @@ pub struct Args {
     /// DNS domain of the cluster: names inside it cannot be aliases.
     #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = cluster_domain)]
     pub cluster_domain: String,
-    /// A Service range of this cluster, to warn about targets and prefixes inside it (repeatable, or separated by commas).
+    /// A Service range of this cluster: targets and prefixes inside it get a warning, and a gateway's addresses must fit it
+    /// (repeatable, or separated by commas).
     #[arg(long, env = "SERVICE_CIDRS", value_delimiter = ',', value_name = "CIDR")]
     pub service_cidr: Vec<IpNet>,
     /// A Pod range of this cluster, to warn about targets and prefixes inside it (repeatable, or separated by commas).

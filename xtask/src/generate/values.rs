@@ -33,7 +33,7 @@ struct Values {
     /// The cluster's DNS domain. Egress aliases inside it are refused.
     #[schemars(length(min = 1))]
     cluster_domain: String,
-    /// The cluster's Service ranges as CIDRs: targets and sites inside them get a warning at admission.
+    /// The cluster's Service ranges as CIDRs: targets and sites inside get a warning, addresses of gateways must fit.
     #[serde(rename = "serviceCIDRs")]
     service_cidrs: Vec<String>,
     /// The cluster's Pod ranges as CIDRs: targets and sites inside them get a warning at admission.
