@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::drift::{self, Difference};
 use crate::ownership::{controller, is_left_by_namesake, is_owned_by};
 use crate::settings::FIELD_MANAGER;
+use crate::writes::{delete_params, is_gone_or_replaced, patch_params, post_params};
 
 /// Annotation with the sha256 of what was wanted: tells that something is not wanted any more, which a comparison of
 /// values cannot see.
@@ -146,10 +147,7 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
     let stored: K = match stored {
         Some(stored) => stored.as_ref().clone(),
         None => {
-            let params = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
+            let params = post_params();
             match api.create(&params, &desired).await {
                 Ok(_) => {
                     context.metrics.wrote(&kind);
@@ -200,10 +198,7 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
     let left = drift::between(&kind, &json(&changed)?, &wanted);
     if !left.is_empty() {
         let patch = json_patch(drift::patch(&left, changed.meta().uid.as_deref()), &kind, &name)?;
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = patch_params();
         changed = api
             .patch(&name, &params, &Patch::<()>::Json(patch))
             .await
@@ -233,31 +228,23 @@ pub async fn delete<K: Child, O: Resource<DynamicType = ()>>(
     owner: &O,
     child: &K,
 ) -> Result<bool, ChildError> {
-    let (Some(uid), Some(owner_uid)) = (child.uid(), owner.meta().uid.as_deref()) else {
+    let Some(owner_uid) = owner.meta().uid.as_deref() else {
         return Ok(false);
     };
-    if !is_owned_by(child.meta(), owner_uid) || child.meta().deletion_timestamp.is_some() {
+    if child.uid().is_none() || !is_owned_by(child.meta(), owner_uid) || child.meta().deletion_timestamp.is_some() {
         return Ok(false);
     }
     let kind = K::kind(&()).into_owned();
     let name = child.name_any();
     let namespace = child.namespace().unwrap_or_default();
     let api: Api<K> = Api::namespaced(context.client.clone(), &namespace);
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid),
-            resource_version: None,
-        }),
-        ..DeleteParams::background()
-    };
-    match api.delete(&name, &params).await {
+    match api.delete(&name, &delete_params(child, false)).await {
         Ok(_) => {
             context.metrics.wrote(&kind);
             tracing::info!(%kind, %namespace, %name, "deleted: not wanted any more");
             Ok(true)
         }
-        // 404: gone; 409: another object has the name now.
-        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(false),
+        Err(error) if is_gone_or_replaced(&error) => Ok(false),
         Err(source) => Err(ChildError::Api {
             verb: "delete",
             kind,
@@ -283,16 +270,13 @@ pub async fn annotate_pod(context: &Context, pod: &Pod, key: &str, value: &str) 
     let patch = json!({
         "metadata": { "uid": pod.uid(), "annotations": BTreeMap::from([(key, value)]) },
     });
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_params();
     match api.patch(&name, &params, &Patch::Merge(patch)).await {
         Ok(_) => {
             context.metrics.wrote("Pod");
             Ok(())
         }
-        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        Err(error) if is_gone_or_replaced(&error) => Ok(()),
         Err(source) => Err(ChildError::Api {
             verb: "annotate",
             kind: "Pod".to_owned(),

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::{Api, ListParams, ObjectMeta};
 use kube::{Client, ResourceExt};
 use tailnet_crds::Kind;
 use tailnet_crds::names::{label, tailnet as names};
@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use crate::backoff::Backoff;
 use crate::guard::Guard;
 use crate::ownership::{managed_selector, tailnet_labels};
-use crate::settings::FIELD_MANAGER;
+use crate::writes::{delete_params, is_gone, post_params};
 
 /// Why the record could not be brought up to date.
 #[derive(Debug, thiserror::Error)]
@@ -347,10 +347,7 @@ impl Keeper {
             name: name.clone(),
             source,
         })?;
-        let params = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
+        let params = post_params();
         let mut config_map = match old {
             // The resourceVersion in the metadata makes the write fail when anybody else wrote meanwhile.
             Some(old) => old.config_map.clone(),
@@ -382,16 +379,9 @@ impl Keeper {
     async fn delete_part(&self, record: &mut Record, tailnet: &str, index: usize) -> Result<(), KeepError> {
         let Some(old) = record.get(&index) else { return Ok(()) };
         let name = names::claims_part_config_map(tailnet, index);
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: old.config_map.uid(),
-                resource_version: old.config_map.resource_version(),
-            }),
-            ..DeleteParams::default()
-        };
-        match self.api.delete(&name, &params).await {
+        match self.api.delete(&name, &delete_params(&old.config_map, true)).await {
             Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) if is_gone(&error) => {}
             Err(source) => return Err(api_error("delete", &name, source)),
         }
         record.remove(&index);

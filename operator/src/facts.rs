@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch};
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -27,6 +27,7 @@ use crate::context::Context;
 use crate::headscale_clients::Observed;
 use crate::ownership::{is_owned_by, owned_by_tailnet, tailnet_labels};
 use crate::settings::FIELD_MANAGER;
+use crate::writes::{patch_params, post_params};
 
 /// `holderIdentity` of the heartbeat Lease.
 const HOLDER: &str = FIELD_MANAGER;
@@ -261,10 +262,7 @@ async fn heartbeat(context: &Context, tailnet: &Tailnet, read_at: Timestamp) -> 
             }
             None => {
                 let lease = lease(context, tailnet, &name, read_at);
-                let params = PostParams {
-                    field_manager: Some(FIELD_MANAGER.to_owned()),
-                    ..PostParams::default()
-                };
+                let params = post_params();
                 let created = api.create(&params, &lease).await.map_err(failed("create"))?;
                 context
                     .published
@@ -277,10 +275,7 @@ async fn heartbeat(context: &Context, tailnet: &Tailnet, read_at: Timestamp) -> 
     };
     // The UID in the body makes the write fail on a Lease that took the place of ours.
     let patch = json!({ "metadata": { "uid": uid }, "spec": { "renewTime": MicroTime(read_at) } });
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_params();
     match api.patch(&name, &params, &Patch::Merge(patch)).await {
         Ok(_) => {
             context.published.leases.lock().insert(tailnet_name, uid);

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::api::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::ledger::{Document, Entry, Intention, IntentionError, KeyKind, KeyStage, LedgerError};
 use crate::ownership::{controller, is_owned_by};
 use crate::server_identity;
-use crate::settings::FIELD_MANAGER;
+use crate::writes::{delete_params, is_gone_or_replaced, post_params};
 
 pub use crate::ledger::KeyOwner;
 
@@ -307,17 +307,9 @@ pub async fn release(context: &Context, tailnet: &str, owner: &KeyOwner, secret:
     if let Some(stored) = read(context, secret).await?
         && is_owned_by(&stored.metadata, &owner.uid)
     {
-        let preconditions = Some(Preconditions {
-            uid: stored.uid(),
-            resource_version: None,
-        });
-        let params = DeleteParams {
-            preconditions,
-            ..DeleteParams::background()
-        };
-        match secrets(context).delete(secret, &params).await {
+        match secrets(context).delete(secret, &delete_params(&stored, false)).await {
             Ok(_) => context.metrics.wrote("Secret"),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) if is_gone_or_replaced(&error) => {}
             Err(source) => return Err(api_error("delete", secret)(source)),
         }
     }
@@ -419,10 +411,7 @@ async fn readdress(context: &Context, stored: &Secret, server: &str) -> Result<S
     secret
         .annotations_mut()
         .insert(KEY_SERVER.to_owned(), server.to_owned());
-    let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
+    let params = post_params();
     let name = secret.name_any();
     let written = secrets(context)
         .replace(&name, &params, &secret)
@@ -461,10 +450,7 @@ async fn write(
         AUTH_KEY.to_owned(),
         ByteString(key.secret.expose().as_bytes().to_vec()),
     )]));
-    let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
+    let params = post_params();
     let written = if exists {
         // With the resource version in the body, a change that we have not seen is a conflict.
         secrets(context)

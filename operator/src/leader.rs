@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::{Api, ObjectMeta};
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::settings::FIELD_MANAGER;
+use crate::writes::post_params;
 
 /// Name of the Lease.
 pub const LEASE_NAME: &str = tailnet_crds::names::OPERATOR_LEASE;
@@ -131,7 +131,7 @@ impl Election {
                 spec.holder_identity = Some(String::new());
                 spec.lease_duration_seconds = Some(1);
                 self.api
-                    .replace(LEASE_NAME, &params(), &lease)
+                    .replace(LEASE_NAME, &post_params(), &lease)
                     .await
                     .map_err(LeaderError::Write)?;
             }
@@ -170,7 +170,10 @@ impl Election {
                 },
                 spec: Some(self.spec(now.clone(), Some(now), 0)),
             };
-            self.api.create(&params(), &lease).await.map_err(LeaderError::Write)?;
+            self.api
+                .create(&post_params(), &lease)
+                .await
+                .map_err(LeaderError::Write)?;
             return Ok(());
         };
         let holder = holder(&lease).unwrap_or_default().to_owned();
@@ -191,7 +194,7 @@ impl Election {
             spec: Some(spec),
         };
         self.api
-            .replace(LEASE_NAME, &params(), &lease)
+            .replace(LEASE_NAME, &post_params(), &lease)
             .await
             .map_err(LeaderError::Write)?;
         Ok(())
@@ -231,13 +234,6 @@ impl Election {
 
 fn holder(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref())
-}
-
-fn params() -> PostParams {
-    PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    }
 }
 
 fn jittered(delay: Duration) -> Duration {

@@ -38,5 +38,6 @@ pub mod target_state;
 pub mod trusted_ca;
 pub mod watches;
 pub mod working_key;
+pub mod writes;
 
 pub use start::{StartError, run};

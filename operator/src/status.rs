@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::settings::FIELD_MANAGER;
+use crate::writes::patch_params;
 
 /// `status` of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ fn cut(message: String) -> String {
 /// One JSON patch that first tests the UID: a namesake that was created meanwhile never gets another object's status.
 ///
 /// # Errors
-/// The API server's: 404 when the object is gone (see [`is_gone`]), 422 when a namesake took its place.
+/// The API server's: 404 when the object is gone (see [`crate::writes::is_gone`]), 422 when a namesake took its place.
 pub async fn write<K>(api: &Api<K>, object: &K, status: &impl Serialize) -> Result<bool, kube::Error>
 where
     K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
@@ -152,16 +152,8 @@ where
         { "op": "add", "path": "/status", "value": wanted },
     ]))
     .map_err(kube::Error::SerdeError)?;
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_params();
     api.patch_status(&object.name_any(), &params, &Patch::<()>::Json(patch))
         .await?;
     Ok(true)
-}
-
-/// Whether `error` says that the object that was to be written does not exist any more.
-pub fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
 }

@@ -5,12 +5,12 @@
 //! deleted by the clean-up only after that. A crash between any two leaves a key that the ledger knows.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PostParams, Preconditions};
 use tailnet_crds::Tailnet;
 use tailnet_crds::conditions::reason;
 use tailnet_crds::names::label;
@@ -23,10 +23,12 @@ use crate::keys::{KEY_EXPIRES_AT, KEY_PREFIX, KEY_SERVER, secrets};
 use crate::ledger::{Intention, IntentionError, KeyKind, KeyOwner, LedgerError};
 use crate::ownership::tailnet_labels;
 use crate::server_identity;
-use crate::settings::FIELD_MANAGER;
+use crate::writes::{delete_params, is_gone_or_replaced, post_params};
 
 /// Key of the API key in its Secret.
 pub const DATA_KEY: &str = "apiKey";
+/// Pause before a refused key is tried once more: a database that hiccups is well again by then.
+const SECOND_TRY: Duration = Duration::from_millis(700);
 /// Annotation of the Secret: when the key was made, RFC 3339.
 pub const KEY_CREATED_AT: &str = "tsunaro.io/key-created-at";
 /// Annotation: `NAME/KEY` of the CA ConfigMap with which the server was verified, for the clean-up after the Tailnet.
@@ -373,10 +375,7 @@ async fn write(context: &Context, tailnet: &str, working: &WorkingKey, before: S
     };
     let text = working.key.secret().expose().as_bytes().to_vec();
     secret.data = Some(BTreeMap::from([(DATA_KEY.to_owned(), ByteString(text))]));
-    let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
+    let params = post_params();
     if exists {
         secrets(context)
             .replace(&name, &params, &secret)
@@ -398,25 +397,12 @@ async fn write(context: &Context, tailnet: &str, working: &WorkingKey, before: S
 /// The API server's.
 pub async fn remove(context: &Context, tailnet: &str, secret: &Secret) -> Result<(), WorkingKeyError> {
     let name = api_key_secret(tailnet);
-    let preconditions = Some(Preconditions {
-        uid: secret.uid(),
-        resource_version: secret.resource_version(),
-    });
-    match secrets(context)
-        .delete(
-            &name,
-            &DeleteParams {
-                preconditions,
-                ..DeleteParams::background()
-            },
-        )
-        .await
-    {
+    match secrets(context).delete(&name, &delete_params(secret, true)).await {
         Ok(_) => {
             context.metrics.wrote("Secret");
             Ok(())
         }
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) if is_gone_or_replaced(&error) => Ok(()),
         Err(source) => Err(api_error("delete", &name)(source)),
     }
 }
@@ -431,7 +417,7 @@ pub async fn is_accepted(client: &Client) -> Result<bool, tailnet_headscale::Err
         match client.check_key().await {
             Ok(_) => return Ok(true),
             Err(error) if error.class() != Class::Unauthorized => return Err(error),
-            Err(_) if attempt == 0 => tokio::time::sleep(std::time::Duration::from_millis(700)).await,
+            Err(_) if attempt == 0 => tokio::time::sleep(SECOND_TRY).await,
             Err(_) => {}
         }
     }

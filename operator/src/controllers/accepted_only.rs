@@ -24,6 +24,7 @@ use crate::controllers::{claims, runner};
 use crate::guard::{Verdict, frozen_reason, message};
 use crate::queue::Requests;
 use crate::status::{self, Conditions, Truth};
+use crate::writes::is_gone;
 
 /// Why the verdict is not written.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +144,7 @@ where
     wanted["conditions"] = serde_json::to_value(conditions)?;
     match status::write(api, object, &wanted).await {
         Ok(_) => {}
-        Err(error) if status::is_gone(&error) => {}
+        Err(error) if is_gone(&error) => {}
         Err(error) => return Err(AcceptError::Status(Box::new(error))),
     }
     settled?;

@@ -25,7 +25,7 @@ use crate::organisation::Standings;
 use crate::queue::Requests;
 use crate::status as object_status;
 use crate::working_key::{self, Stored, WorkingKey, WorkingKeyError};
-use crate::{facts, hosts, server_identity, trusted_ca};
+use crate::{facts, hosts, server_identity, trusted_ca, writes};
 
 /// How often the keys in use are looked for in Headscale.
 const AUDIT_EVERY: SignedDuration = SignedDuration::from_mins(10);
@@ -406,7 +406,7 @@ async fn write_status(
     let api: Api<Tailnet> = Api::all(context.client.clone());
     match object_status::write(&api, tailnet, &new).await {
         Ok(_) => Ok(()),
-        Err(error) if object_status::is_gone(&error) => Ok(()),
+        Err(error) if writes::is_gone(&error) => Ok(()),
         Err(error) => Err(TailnetError::Status(Box::new(error))),
     }
 }

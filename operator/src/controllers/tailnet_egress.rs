@@ -33,6 +33,7 @@ use crate::keys::{self, KeyError, KeyOwner, KeyState};
 use crate::queue::Requests;
 use crate::status;
 use crate::trusted_ca::CaError;
+use crate::writes::is_gone;
 
 /// Why an egress is not as it should be; all are retried with back-off, and told in its conditions where it has any.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +86,8 @@ pub(crate) struct Progress {
     pub tag: String,
 }
 
+/// How long after the operator has settled what it kept until then is looked at again.
+const AFTER_SETTLING: Duration = Duration::from_millis(500);
 /// How soon an egress is looked at again while an agent reloads.
 const RELOADING: Duration = Duration::from_secs(2);
 
@@ -177,9 +180,7 @@ async fn reconcile(egress: &TailnetEgress, context: &Context, memory: &Memory) -
         return Err(error);
     }
     let resync = context.settings.resync().mul_f64(rand::rng().random_range(0.9..1.1));
-    Ok(Action::requeue(
-        settling.map_or(resync, |left| left + Duration::from_millis(500)),
-    ))
+    Ok(Action::requeue(settling.map_or(resync, |left| left + AFTER_SETTLING)))
 }
 
 /// Writes status and metrics; gives the time after which an observation that is kept for now must be looked at again.
@@ -198,7 +199,7 @@ async fn report(
                 context.metrics.wrote("TailnetEgress");
             }
         }
-        Err(error) if status::is_gone(&error) => return Ok(None),
+        Err(error) if is_gone(&error) => return Ok(None),
         Err(error) => return Err(EgressError::Status(Box::new(error))),
     }
     let list = wanted

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use tailnet_crds::names::label;
 use tailnet_crds::names::tailnet::KEY_LEDGER;
 use tokio::sync::Mutex;
 
 use super::document::{Document, FORMAT_VERSION};
-use crate::settings::FIELD_MANAGER;
+use crate::writes::post_params;
 
 /// Key of the ledger in its Secret.
 pub const DATA_KEY: &str = "ledger.json";
@@ -191,10 +191,7 @@ impl Ledger {
             data: Some(BTreeMap::from([(DATA_KEY.to_owned(), ByteString(text))])),
             ..Secret::default()
         };
-        let params = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
+        let params = post_params();
         let stored = match resource_version {
             None => self.api.create(&params, &secret).await?,
             Some(_) => self.api.replace(KEY_LEDGER, &params, &secret).await?,
