@@ -30,6 +30,10 @@ const LOOK: Duration = Duration::from_secs(2);
 const ASK: Duration = Duration::from_secs(10);
 /// A node that lasted this long starts the back-off anew.
 const LASTED: Duration = Duration::from_secs(60);
+/// Pause after the first login that failed; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause between two logins.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The agent's node, as the rest of the agent sees it. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -114,7 +118,7 @@ impl Membership {
         metrics: Metrics,
         stop: CancellationToken,
     ) {
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let Some(identity) = wanted(&mut config, &stop).await else {
                 return;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tailnet_process::health::{self, HealthError};
 use tailnet_process::signals::{self, SignalError};
@@ -18,6 +19,9 @@ use crate::membership::{Membership, Settings};
 use crate::metrics::{Metrics, PREFIX, gauge};
 use crate::status::{self, StatusSource};
 use crate::{config_file, destinations, memory};
+
+/// How long connections that the node's close has ended may take for their last log lines.
+const LAST_LOG_LINES: Duration = Duration::from_secs(1);
 
 /// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +169,7 @@ async fn drain(args: &Args, carrier: &Carrier, parts: Parts) {
         tracing::error!("the membership's task failed");
     }
     // Their ends have been told by the node's close; what is left to do is a log line each.
-    if tokio::time::timeout(std::time::Duration::from_secs(1), carrier.connections.wait())
+    if tokio::time::timeout(LAST_LOG_LINES, carrier.connections.wait())
         .await
         .is_err()
     {

@@ -79,6 +79,10 @@ const STOP_DEADLINE: Duration = Duration::from_secs(20);
 const ABORT_DEADLINE: Duration = Duration::from_secs(3);
 /// How often the readiness condition of the caches is looked at.
 const CACHE_CHECK: Duration = Duration::from_secs(5);
+/// How often the controllers, before they start, look whether the caches are filled.
+const START_CHECK: Duration = Duration::from_millis(100);
+/// How long one store is given to say that it is filled; it knows, or it is not.
+const STORE_ANSWER: Duration = Duration::from_millis(50);
 
 /// All watches of the process.
 #[derive(Default)]
@@ -459,7 +463,7 @@ async fn unsynced(stores: &Stores) -> Vec<&'static str> {
     where
         K: kube::runtime::reflector::Lookup<DynamicType: std::hash::Hash + Eq + Clone> + Clone + 'static,
     {
-        tokio::time::timeout(Duration::from_millis(50), store.wait_until_ready())
+        tokio::time::timeout(STORE_ANSWER, store.wait_until_ready())
             .await
             .is_ok_and(|ready| ready.is_ok())
     }
@@ -501,7 +505,7 @@ fn spawn_controllers(
         while !unsynced(&context.stores).await.is_empty() {
             tokio::select! {
                 () = stop.cancelled() => return "controllers",
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                () = tokio::time::sleep(START_CHECK) => {}
             }
         }
         tracing::info!("caches are filled; controllers start");

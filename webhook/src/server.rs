@@ -28,6 +28,8 @@ const IDLE: Duration = Duration::from_secs(120);
 const CONNECTIONS: usize = 1024;
 /// What still runs after the stop is given this long.
 const DRAIN: Duration = Duration::from_secs(15);
+/// Pause after a connection could not be accepted, so that the listener does not spin.
+const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
 
 /// The two steps of the end.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +57,7 @@ pub async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router
                 Err(error) => {
                     // Out of descriptors, or the peer is gone already: neither ends the listener.
                     tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(AFTER_FAILED_ACCEPT).await;
                     continue;
                 }
             },

@@ -21,6 +21,9 @@ use crate::published::Published;
 use crate::sync::Sync;
 use crate::watches::{Key, Sink, Watch};
 
+/// How often the ages of the facts are reckoned anew.
+const AGES: Duration = Duration::from_secs(1);
+
 /// The one snapshot, written by watches and read by admissions. A change takes microseconds; an evaluation holds the lock
 /// for less than a millisecond.
 #[derive(Debug)]
@@ -87,7 +90,7 @@ pub fn watch(
     let leases: Api<Lease> = Api::namespaced(client.clone(), operator_namespace);
     tasks.spawn(start(leases, "leases", sync, metrics).run(published.clone()));
     tasks.spawn(async move {
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut tick = tokio::time::interval(AGES);
         loop {
             tick.tick().await;
             published.refresh_ages(Timestamp::now());

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 pub use tailnet_crds::audit::Line;
@@ -26,6 +26,10 @@ use writer::{Backlog, Writer};
 const QUEUE: usize = 4096;
 /// Bytes that may wait for the writer: a flood of long lines must not eat the memory of the admission.
 const QUEUE_BYTES: usize = 4 * 1024 * 1024;
+/// How long the end of the process waits for lines that are not written yet.
+const FLUSH: Duration = Duration::from_secs(2);
+/// How often it looks.
+const FLUSH_CHECK: Duration = Duration::from_millis(10);
 
 /// Where the lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,15 +142,16 @@ impl Audit {
 }
 
 impl Drop for Audit {
-    /// Writes what waits, for at most two seconds.
+    /// Writes what waits, for a short while.
     fn drop(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take() {
-            for _ in 0..200 {
+            let started = Instant::now();
+            while started.elapsed() < FLUSH {
                 if writer.is_finished() {
                     return;
                 }
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::sleep(FLUSH_CHECK);
             }
             tracing::error!("the audit writer did not finish in time; the last lines may be missing");
         }
