@@ -34,6 +34,14 @@ pub struct Config {
     pub pod_cidrs: Vec<IpNet>,
 }
 
+impl Config {
+    /// Whether a canonical name is the cluster's domain or inside it.
+    pub fn in_cluster_domain(&self, name: &str) -> bool {
+        let rest = name.strip_suffix(&self.cluster_domain);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -78,12 +78,7 @@ fn target_addresses(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
                 let last = name.labels().next_back().unwrap_or_default();
                 if last == "localhost" {
                     report.invalid(path(), text, "is a loopback name: it would reach the agent itself");
-                } else if name.as_str() == config.cluster_domain
-                    || name
-                        .as_str()
-                        .strip_suffix(&config.cluster_domain)
-                        .is_some_and(|rest| rest.ends_with('.'))
-                {
+                } else if config.in_cluster_domain(name.as_str()) {
                     let detail = format!(
                         "is in this cluster's own domain {}, which is reached without a tailnet",
                         config.cluster_domain

@@ -85,13 +85,9 @@ pub static TN314: Rule = Rule {
 
 /// Why nobody may publish a name, whoever asks.
 fn forbidden_name(name: &str, tailnet: Option<&TailnetSpec>, view: &View<'_>) -> Option<String> {
-    let domain = &view.snapshot.config().cluster_domain;
-    if name == domain
-        || name
-            .strip_suffix(domain.as_str())
-            .is_some_and(|rest| rest.ends_with('.'))
-    {
-        return Some(format!("is in the cluster's own domain {domain:?}"));
+    let config = view.snapshot.config();
+    if config.in_cluster_domain(name) {
+        return Some(format!("is in the cluster's own domain {:?}", config.cluster_domain));
     }
     // Pods and resolvers read these in their own way: Services without the cluster's domain, loopback, reverse lookups.
     if let Some(last) = name

@@ -3,13 +3,14 @@
 use ipnet::IpNet;
 use tailnet_crds::Kind;
 use tailnet_crds::names::label::RESERVED_PREFIXES;
-use tailnet_crds::types::{AddressScope, Cidr, FormatError, IpAddress, Spelling, Text};
+use tailnet_crds::types::{AddressScope, Cidr, FormatError, IpAddress, Text};
 
 use crate::finding::Severity;
 use crate::index::{network, read};
 use crate::object::Object;
 use crate::prefixes::overlap;
 use crate::report::Report;
+use crate::rules::spelling::host_bits;
 use crate::table::{CWV, Check, Operations, Rule};
 
 const GATEWAY: &[Kind] = &[Kind::TailnetGateway];
@@ -102,21 +103,13 @@ fn usable_networks(object: &Object, report: &mut Report<'_>) {
 }
 
 fn usable_network(path: String, place: &str, text: &Text<Cidr>, report: &mut Report<'_>) {
-    match text.parse() {
-        Err(FormatError::Unreadable(_)) => {
-            let said = report.said(Kind::TailnetGateway, place, 0);
-            report.invalid(path, text.as_str(), said);
-            return;
-        }
-        Err(
-            error @ FormatError::NotCanonical {
-                spelling: Spelling::HostBits,
-                ..
-            },
-        ) => {
-            report.invalid(&path, text.as_str(), error.to_string());
-        }
-        Err(FormatError::NotCanonical { .. }) | Ok(_) => {}
+    if let Err(FormatError::Unreadable(_)) = text.parse() {
+        let said = report.said(Kind::TailnetGateway, place, 0);
+        report.invalid(path, text.as_str(), said);
+        return;
+    }
+    if let Some(problem) = host_bits(text) {
+        report.invalid(&path, text.as_str(), problem);
     }
     match network(text) {
         Some(IpNet::V6(_)) => {

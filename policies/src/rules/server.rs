@@ -2,13 +2,14 @@
 
 use ipnet::IpNet;
 use tailnet_crds::Kind;
-use tailnet_crds::types::{FormatError, ServerUrl, Spelling, Text, Transport};
+use tailnet_crds::types::{FormatError, ServerUrl, Text, Transport};
 
 use crate::finding::{Class, Severity};
 use crate::index::{IndexKey, canonical, network, read};
 use crate::object::Object;
 use crate::prefixes::overlap;
 use crate::report::{Report, cut};
+use crate::rules::spelling::host_bits;
 use crate::table::{CWV, Check, Operations, Rule, WGV};
 use crate::view::View;
 
@@ -160,20 +161,12 @@ fn reserved_networks(object: &Object, report: &mut Report<'_>) {
     let Some(spec) = object.tailnet() else { return };
     for (at, text) in spec.reserved_networks.iter().enumerate() {
         let path = format!("spec.reservedNetworks[{at}]");
-        match text.parse() {
-            Err(FormatError::Unreadable(problem)) => {
-                report.invalid(path, text.as_str(), problem);
-                continue;
-            }
-            Err(
-                error @ FormatError::NotCanonical {
-                    spelling: Spelling::HostBits,
-                    ..
-                },
-            ) => {
-                report.invalid(&path, text.as_str(), error.to_string());
-            }
-            Err(FormatError::NotCanonical { .. }) | Ok(_) => {}
+        if let Err(FormatError::Unreadable(problem)) = text.parse() {
+            report.invalid(path, text.as_str(), problem);
+            continue;
+        }
+        if let Some(problem) = host_bits(text) {
+            report.invalid(&path, text.as_str(), problem);
         }
         let Some(reserved) = network(text) else { continue };
         if let Some(range) = tailnet_ranges().iter().find(|range| overlap(range, &reserved)) {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use tailnet_crds::Kind;
-use tailnet_crds::types::{FormatError, Spelling};
+use tailnet_crds::types::FormatError;
 
 use crate::finding::Severity;
 use crate::index::network;
@@ -12,6 +12,7 @@ use crate::object::Object;
 use crate::prefixes::overlap;
 use crate::report::{Report, quoted};
 use crate::rules::server::tailnet_ranges;
+use crate::rules::spelling::host_bits;
 use crate::rules::tags::looks_like_tag;
 use crate::table::{CWGV, Check, Operations, Rule, WGV};
 use crate::view::View;
@@ -139,14 +140,8 @@ fn distinct_prefixes(object: &Object, report: &mut Report<'_>) {
         .collect();
     for (at, text) in spec.prefixes.iter().enumerate() {
         let path = format!("spec.prefixes[{at}]");
-        if let Err(
-            error @ FormatError::NotCanonical {
-                spelling: Spelling::HostBits,
-                ..
-            },
-        ) = text.parse()
-        {
-            report.invalid(&path, text.as_str(), error.to_string());
+        if let Some(problem) = host_bits(text) {
+            report.invalid(&path, text.as_str(), problem);
         }
         let Some(own) = networks[at] else { continue };
         // Each pair is reported once: equal ones at the later place, nested ones at the inner prefix.

@@ -204,31 +204,49 @@ pub(crate) fn base_of<'s>(tailnet: &TailnetSpec, snapshot: &'s Snapshot) -> Opti
 
 /// What is wrong with a group or host that the base document does not define: nobody else defines any.
 pub(crate) fn undefined_in_base(principal: &Principal, base: &Policy) -> Option<String> {
-    match principal {
-        Principal::Host(name) if !base.hosts.contains_key(name) => {
-            let user = quoted(&format!("{}@", cut(name, 62)));
-            Some(format!(
-                "is no host that the base document defines; for a user write {user}"
-            ))
-        }
-        Principal::Group(name) if !base.groups.contains_key(&format!("group:{name}")) => {
-            Some("is a group that the base document does not define: define it there first".to_owned())
-        }
-        _ => None,
-    }
+    undefined_by(
+        "the base document",
+        "define it there first",
+        principal,
+        |name, kind| match kind {
+            Defined::Host => base.hosts.contains_key(name),
+            Defined::Group => base.groups.contains_key(name),
+        },
+    )
 }
 
 /// What is wrong with a group or host that the live policy does not define.
 pub(crate) fn undefined(principal: &Principal, facts: &PolicyFacts) -> Option<String> {
+    undefined_by(
+        "the live policy",
+        "define it in the base first",
+        principal,
+        |name, kind| match kind {
+            Defined::Host => facts.hosts.contains_key(name),
+            Defined::Group => facts.groups.contains(name),
+        },
+    )
+}
+
+/// What a policy gives a name.
+enum Defined {
+    Host,
+    Group,
+}
+
+fn undefined_by(
+    document: &str,
+    remedy: &str,
+    principal: &Principal,
+    has: impl Fn(&str, Defined) -> bool,
+) -> Option<String> {
     match principal {
-        Principal::Host(name) if !facts.hosts.contains_key(name) => {
+        Principal::Host(name) if !has(name, Defined::Host) => {
             let user = quoted(&format!("{}@", cut(name, 62)));
-            Some(format!(
-                "is no host that the live policy defines; for a user write {user}"
-            ))
+            Some(format!("is no host that {document} defines; for a user write {user}"))
         }
-        Principal::Group(name) if !facts.groups.contains(&format!("group:{name}")) => {
-            Some("is a group that the live policy does not define: define it in the base first".to_owned())
+        Principal::Group(name) if !has(&format!("group:{name}"), Defined::Group) => {
+            Some(format!("is a group that {document} does not define: {remedy}"))
         }
         _ => None,
     }

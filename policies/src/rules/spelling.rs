@@ -26,6 +26,20 @@ pub static TN010: Rule = Rule {
     check: Check::Object(canonical_spelling),
 };
 
+/// What is said of a network with bits behind its prefix: an error of its own (TN105, TN401, TN503), in whichever spelling of
+/// the address.
+pub(crate) fn host_bits(text: &Text<Cidr>) -> Option<String> {
+    match text.parse() {
+        Err(
+            error @ FormatError::NotCanonical {
+                spelling: Spelling::HostBits,
+                ..
+            },
+        ) => Some(error.to_string()),
+        _ => None,
+    }
+}
+
 /// Gets every value of a spec that has a format.
 struct Visitor<'v, 'r> {
     report: &'v mut Report<'r>,
@@ -36,8 +50,7 @@ impl Visitor<'_, '_> {
         let Err(FormatError::NotCanonical { spelling, canonical }) = text.parse() else {
             return;
         };
-        // Of a network, bits behind the prefix are an error of their own (TN105, TN401, TN503), in whichever spelling of the
-        // address; of a principal they are not.
+        // Of a network that is another rule's to say (`host_bits`); of a principal it is no error of its own.
         if spelling == Spelling::HostBits && T::NAME == Cidr::NAME {
             return;
         }
