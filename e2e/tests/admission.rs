@@ -299,13 +299,7 @@ fn clear(caller: &Caller) -> Result<()> {
 /// The answer in the words of the fixtures, without what rests on something that the fixture says nothing of: here it does not exist.
 fn lines(case: &Case, said: &Said) -> Vec<String> {
     let mut lines: Vec<_> = said.causes().iter().map(|cause| format!("deny {cause}")).collect();
-    let mut warnings: Vec<String> = Vec::new();
-    for warning in &said.warnings {
-        match (warning.strip_prefix("… "), warnings.last_mut()) {
-            (Some(rest), Some(last)) => *last = format!("{last} {rest}"),
-            _ => warnings.push(warning.clone()),
-        }
-    }
+    let mut warnings = cases::whole_warnings(said.warnings.iter().map(String::as_str));
     // The API server's own, about fields that it drops.
     warnings.retain(|text| !text.starts_with("unknown field "));
     let (services, config_maps) = (&case.cluster.services, &case.cluster.config_maps);
@@ -315,19 +309,7 @@ fn lines(case: &Case, said: &Said) -> Vec<String> {
             || case.kind.is_none()
             || !(text.ends_with("[TN106]") && text.contains("there is no ConfigMap"))
     });
-    // Left out as the fixtures do.
-    warnings.retain(|text| !text.contains("of the cluster are not known") && !text.contains("has not been read yet"));
-    lines.extend(warnings.into_iter().map(|warning| {
-        if let Some(skipped) = warning.strip_prefix("skipped: ") {
-            return format!("skipped {skipped}");
-        }
-        let kind = if warning.starts_with("not checked (") {
-            "note"
-        } else {
-            "warn"
-        };
-        format!("{kind} {warning}")
-    }));
+    lines.extend(warnings.iter().filter_map(|warning| cases::warning_line(warning)));
     lines
 }
 

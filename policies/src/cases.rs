@@ -386,9 +386,39 @@ impl Case {
     }
 }
 
+/// Whether a fixture says a note: one that Services, namespaces or a server are not known is left out, since most fixtures do
+/// not list them.
+fn is_said(note: &str) -> bool {
+    !note.contains("of the cluster are not known") && !note.contains("has not been read yet")
+}
+
+/// Warnings as they come over the wire, where long ones are cut in parts: whole again.
+pub fn whole_warnings<'w>(parts: impl IntoIterator<Item = &'w str>) -> Vec<String> {
+    let mut warnings: Vec<String> = Vec::new();
+    for part in parts {
+        match (part.strip_prefix("… "), warnings.last_mut()) {
+            (Some(rest), Some(last)) => *last = format!("{last} {rest}"),
+            _ => warnings.push(part.to_owned()),
+        }
+    }
+    warnings
+}
+
+/// A whole warning as the fixtures write it (see [`lines`]); None for what they leave out.
+pub fn warning_line(warning: &str) -> Option<String> {
+    if let Some(skipped) = warning.strip_prefix("skipped: ") {
+        return is_said(warning).then(|| format!("skipped {skipped}"));
+    }
+    let kind = if warning.starts_with("not checked (") {
+        "note"
+    } else {
+        "warn"
+    };
+    is_said(warning).then(|| format!("{kind} {warning}"))
+}
+
 /// The findings and notes of an outcome as the fixtures write them: `deny <field>: <message>`, `warn …`, `note …`,
 /// `skipped …`.
-/// Notes that Services, namespaces or a server are not known are left out: most fixtures do not list them.
 pub fn lines(outcome: &Outcome) -> Vec<String> {
     let findings = outcome.findings.iter().map(|finding| match finding.severity {
         Severity::Deny => format!("deny {finding}"),
@@ -397,7 +427,7 @@ pub fn lines(outcome: &Outcome) -> Vec<String> {
     let notes = outcome
         .notes
         .iter()
-        .filter(|note| !note.contains("of the cluster are not known") && !note.contains("has not been read yet"))
+        .filter(|note| is_said(note))
         .map(|note| format!("note {note}"));
     let skipped = outcome.bypassed.iter().map(|finding| format!("skipped {finding}"));
     findings.chain(notes).chain(skipped).collect()

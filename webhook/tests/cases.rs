@@ -24,32 +24,9 @@ fn lines(response: &Value) -> Vec<String> {
         .iter()
         .map(|cause| format!("deny {}: {}", text(&cause["field"]), text(&cause["message"])))
         .collect();
-    let mut warnings: Vec<String> = Vec::new();
-    for warning in response["warnings"].as_array().unwrap_or(&empty) {
-        match (
-            warning.as_str().and_then(|warning| warning.strip_prefix("… ")),
-            warnings.last_mut(),
-        ) {
-            (Some(rest), Some(last)) => *last = format!("{last} {rest}"),
-            _ => warnings.push(text(warning)),
-        }
-    }
-    // Left out as the fixtures do.
-    let known = |warning: &String| {
-        !warning.contains("of the cluster are not known") && !warning.contains("has not been read yet")
-    };
-    let named = |warning: String| {
-        if let Some(skipped) = warning.strip_prefix("skipped: ") {
-            return format!("skipped {skipped}");
-        }
-        let kind = if warning.starts_with("not checked (") {
-            "note"
-        } else {
-            "warn"
-        };
-        format!("{kind} {warning}")
-    };
-    lines.extend(warnings.into_iter().filter(known).map(named));
+    let warnings = response["warnings"].as_array().unwrap_or(&empty);
+    let warnings = cases::whole_warnings(warnings.iter().filter_map(Value::as_str));
+    lines.extend(warnings.iter().filter_map(|warning| cases::warning_line(warning)));
     lines
 }
 

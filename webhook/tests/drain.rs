@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use support::tls_client::{Connection, client_config};
-use support::{Harness, review, site, snapshot};
-use tailnet_crds::Kind;
+use support::{Harness, question, snapshot};
 use tailnet_policies::{ObjectRef, Outcome, Request, Snapshot};
 use tailnet_webhook::audit::Target;
 use tailnet_webhook::live::Presence;
@@ -47,16 +46,6 @@ async fn replica(authority: &Authority, harness: Harness) -> Replica {
         task,
         bundle: authority.bundle(),
     }
-}
-
-fn question() -> String {
-    review(
-        "CREATE",
-        Kind::TailnetSite,
-        Some(&site("lab", &["198.51.100.0/24"])),
-        None,
-    )
-    .to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use support::tls_client::Connection;
-use support::{Harness, review, site, snapshot};
-use tailnet_crds::Kind;
+use support::{Harness, question, snapshot};
 use tailnet_webhook::server::{Ending, serve};
 use tailnet_webhook::tls::authority::{Authority, Step};
 use tailnet_webhook::tls::source::{Source, server_config};
@@ -27,16 +26,6 @@ async fn start(source: Source) -> (SocketAddr, Ending) {
     let tls = Arc::new(server_config(source).expect("TLS settings"));
     tokio::spawn(serve(listener, tls, harness.router, ending.clone()));
     (address, ending)
-}
-
-fn question() -> String {
-    review(
-        "CREATE",
-        Kind::TailnetSite,
-        Some(&site("lab", &["198.51.100.0/24"])),
-        None,
-    )
-    .to_string()
 }
 
 #[tokio::test]

@@ -332,9 +332,8 @@ fn may_stay(object: &Value) -> bool {
     }
 }
 
-/// The release goes, the CRDs and what runs for CRs stay, and a new release takes them over.
-pub fn uninstall_and_again(bed: &Bed) -> Result<()> {
-    let agents = bed.pods("tsunaro.io/owner-name=team-a")?;
+/// `helm uninstall`, to its end.
+fn uninstall(bed: &Bed) -> Result<()> {
     let done = bed.cluster.helm(&[
         "uninstall",
         RELEASE,
@@ -344,7 +343,13 @@ pub fn uninstall_and_again(bed: &Bed) -> Result<()> {
         "--timeout",
         "120s",
     ])?;
-    done.success().context("helm uninstall")?;
+    done.success().context("helm uninstall").map(drop)
+}
+
+/// The release goes, the CRDs and what runs for CRs stay, and a new release takes them over.
+pub fn uninstall_and_again(bed: &Bed) -> Result<()> {
+    let agents = bed.pods("tsunaro.io/owner-name=team-a")?;
+    uninstall(bed)?;
     let left: Vec<String> = present(bed, KINDS)?
         .iter()
         .filter(|object| !may_stay(object))
@@ -431,16 +436,7 @@ pub fn remove_all(bed: &Bed) -> Result<()> {
     left.sort();
     known.sort();
     ensure!(left == known, "API keys in Headscale: {left:?}, not ours: {known:?}");
-    let done = bed.cluster.helm(&[
-        "uninstall",
-        RELEASE,
-        "--namespace",
-        OPERATOR,
-        "--wait",
-        "--timeout",
-        "120s",
-    ])?;
-    done.success().context("helm uninstall")?;
+    uninstall(bed)?;
     bed.kubectl(&[
         "delete",
         "crd",

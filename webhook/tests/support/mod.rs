@@ -241,6 +241,12 @@ pub fn site(name: &str, prefixes: &[&str]) -> Value {
     )
 }
 
+/// A review that is let in, as it is sent.
+pub fn question() -> String {
+    let site = site("lab", &["198.51.100.0/24"]);
+    review("CREATE", Kind::TailnetSite, Some(&site), None).to_string()
+}
+
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).expect("file")
 }
