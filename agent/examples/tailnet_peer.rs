@@ -70,7 +70,7 @@ fn report(result: Result<(), Failure>) {
 /// An incoming connection that cannot be connected further is dropped, which resets it.
 async fn connect_routed(incoming: Incoming) -> Result<(), Failure> {
     let server = TcpStream::connect(("127.0.0.1", port(&incoming)?)).await?;
-    incoming.conn.splice(server.into_std()?.into())?.await;
+    incoming.conn.splice(server.into_std()?.into())?.ended.await;
     Ok(())
 }
 

@@ -9,16 +9,17 @@ use tailnet_process::{LogArgs, VERSION};
 
 /// Carries bytes between the cluster and a tailnet, as one node of it.
 ///
-/// The operator starts it, one Deployment per TailnetEgress; it can be run by hand with a config.json and a pre-auth key. An
-/// egress agent listens on a port per target and carries connections to the target over the tailnet. It needs no privileges
-/// and no writable directory.
+/// The operator starts it, one Deployment per TailnetEgress or TailnetIngress; it can be run by hand with a config.json and a
+/// pre-auth key. An egress agent listens on a port per target and carries connections to the target over the tailnet. An
+/// ingress agent listens on the tailnet, on a port per tcp expose and one for all http exposes of a port, and carries
+/// connections and requests to their Services. Neither needs privileges or a writable directory.
 ///
 /// SSL_CERT_FILE names additional roots for the login server and the relays. GOMEMLIMIT overrides the memory limit that is
 /// otherwise derived from the container's.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tailnet-agent", version = VERSION, max_term_width = 110)]
 pub struct Args {
-    /// What this agent does: egress. There is no default, so that a Deployment without it cannot do the wrong thing.
+    /// What this agent does: egress or ingress. There is no default, so that a Deployment without it cannot do the wrong thing.
     #[arg(long, env = "AGENT_MODE")]
     pub mode: Option<String>,
     /// The configuration file; read again whenever it changes.
@@ -31,6 +32,9 @@ pub struct Args {
         default_value = "/var/run/secrets/tailnet-agent/authkey"
     )]
     pub authkey_file: PathBuf,
+    /// Directory with tls.crt (the chain) and tls.key of the http exposes, PEM; read again whenever they change.
+    #[arg(long, env = "AGENT_TLS_DIR", default_value = "/var/run/secrets/tailnet-agent-tls")]
+    pub tls_dir: PathBuf,
     /// Address of /healthz, /readyz, /metrics and /status.
     #[arg(long, env = "AGENT_HEALTH_LISTEN", default_value = "[::]:9402")]
     pub health_listen: SocketAddr,
@@ -46,7 +50,7 @@ pub struct Args {
     /// Open connections in total; more are reset.
     #[arg(long, env = "AGENT_MAX_CONNECTIONS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
-    /// Open connections per target; more are reset.
+    /// Open connections per target or expose; more are reset.
     #[arg(long, env = "AGENT_MAX_CONNECTIONS_PER_TARGET", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections_per_target: u32,
     /// Seconds between two questions to the login server whether it still has this node.
@@ -62,6 +66,8 @@ pub struct Args {
 pub enum Mode {
     /// From the cluster to the tailnet.
     Egress,
+    /// From the tailnet to Services.
+    Ingress,
 }
 
 impl Mode {
@@ -69,6 +75,7 @@ impl Mode {
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Egress => "egress",
+            Mode::Ingress => "ingress",
         }
     }
 }
@@ -77,13 +84,10 @@ impl Mode {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModeError {
     /// Neither flag nor variable.
-    #[error("AGENT_MODE is not set: set it, or --mode, to \"egress\"; there is no default")]
+    #[error("AGENT_MODE is not set: set it, or --mode, to \"egress\" or \"ingress\"; there is no default")]
     Unset,
-    /// Known, but not part of this build.
-    #[error("AGENT_MODE=ingress is not built into this version of the agent: only \"egress\" is")]
-    IngressNotBuilt,
     /// Anything else.
-    #[error("AGENT_MODE={0:?} is unknown: set it to \"egress\"")]
+    #[error("AGENT_MODE={0:?} is unknown: set it to \"egress\" or \"ingress\"")]
     Unknown(String),
 }
 
@@ -96,7 +100,7 @@ impl Args {
         match self.mode.as_deref() {
             None | Some("") => Err(ModeError::Unset),
             Some("egress") => Ok(Mode::Egress),
-            Some("ingress") => Err(ModeError::IngressNotBuilt),
+            Some("ingress") => Ok(Mode::Ingress),
             Some(other) => Err(ModeError::Unknown(other.to_owned())),
         }
     }
@@ -138,7 +142,7 @@ mod tests {
         assert_eq!(mode(&[]), Err(ModeError::Unset));
         assert_eq!(mode(&["--mode", ""]), Err(ModeError::Unset));
         assert_eq!(mode(&["--mode", "egress"]), Ok(Mode::Egress));
-        assert_eq!(mode(&["--mode", "ingress"]), Err(ModeError::IngressNotBuilt));
+        assert_eq!(mode(&["--mode", "ingress"]), Ok(Mode::Ingress));
         assert_eq!(mode(&["--mode", "Egress"]), Err(ModeError::Unknown("Egress".into())));
     }
 

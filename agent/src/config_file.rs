@@ -3,14 +3,17 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tailnet_crds::agent::{AgentConfig, FORMAT_VERSION};
+use tailnet_crds::agent::{AgentConfig, FORMAT_VERSION, IngressExpose};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::args::Mode;
 
 /// How often the file is looked at. It is small, and kubelet replaces it by swapping a link, which no watch of the file sees.
 const POLL: Duration = Duration::from_secs(1);
@@ -73,6 +76,17 @@ pub enum ConfigError {
     /// The host name is empty.
     #[error("hostname is empty")]
     Hostname,
+    /// It is an agent's of the other mode.
+    #[error("it has {0}, which an agent in the mode {1} has none of")]
+    OtherMode(&'static str, &'static str),
+    /// An expose cannot be used.
+    #[error("expose {name:?}: {reason}")]
+    Expose {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// A target cannot be used.
     #[error("target {name:?}: {reason}")]
     Target {
@@ -87,7 +101,7 @@ pub enum ConfigError {
 ///
 /// # Errors
 /// See [`ConfigError`].
-pub fn parse(text: &[u8], health_port: u16) -> Result<Loaded, ConfigError> {
+pub fn parse(text: &[u8], mode: Mode, health_port: u16) -> Result<Loaded, ConfigError> {
     // The version first: a later format may have fields that this one does not know.
     let value: serde_json::Value = serde_json::from_slice(text)?;
     let found = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
@@ -95,7 +109,13 @@ pub fn parse(text: &[u8], health_port: u16) -> Result<Loaded, ConfigError> {
         return Err(ConfigError::Version { found });
     }
     let config: AgentConfig = serde_json::from_slice(text)?;
+    match mode {
+        Mode::Egress if !config.exposes.is_empty() => return Err(ConfigError::OtherMode("exposes", "egress")),
+        Mode::Ingress if !config.targets.is_empty() => return Err(ConfigError::OtherMode("targets", "ingress")),
+        Mode::Egress | Mode::Ingress => {}
+    }
     check(&config, health_port)?;
+    check_exposes(&config.exposes)?;
     let sha256 = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Loaded { config, sha256 })
 }
@@ -138,6 +158,54 @@ fn check(config: &AgentConfig, health_port: u16) -> Result<(), ConfigError> {
     Ok(())
 }
 
+fn check_exposes(exposes: &[IngressExpose]) -> Result<(), ConfigError> {
+    let (mut names, mut hosts) = (HashSet::new(), HashSet::new());
+    let (mut tcp, mut http) = (HashSet::new(), HashSet::new());
+    for expose in exposes {
+        let taken = match &expose.http {
+            None => http.contains(&expose.port) || !tcp.insert(expose.port),
+            Some(_) => {
+                http.insert(expose.port);
+                tcp.contains(&expose.port)
+            }
+        };
+        let host_names = expose.http.iter().flat_map(|http| &http.names);
+        let canonical = |name: &String| {
+            !name.is_empty()
+                && !name.ends_with('.')
+                && name.bytes().all(|b| b.is_ascii_graphic() && !b.is_ascii_uppercase())
+        };
+        let reason = if expose.name.is_empty() {
+            "its name is empty"
+        } else if !names.insert(&expose.name) {
+            "another expose has the same name"
+        } else if expose.port == 0 {
+            "port is 0"
+        } else if taken {
+            "a tcp expose shares its port with another expose"
+        } else if expose.http.as_ref().is_some_and(|http| http.names.is_empty()) {
+            "an http expose without a name"
+        } else if !host_names.clone().all(canonical) {
+            "a name is not in canonical form"
+        } else if !host_names.clone().all(|name| hosts.insert((expose.port, name))) {
+            "another expose of the same port has one of its names"
+        } else if expose
+            .backend
+            .as_ref()
+            .is_some_and(|backend| backend.port == 0 || backend.address.parse::<IpAddr>().is_err())
+        {
+            "its backend is not an IP address with a port"
+        } else {
+            continue;
+        };
+        return Err(ConfigError::Expose {
+            name: expose.name.clone(),
+            reason,
+        });
+    }
+    Ok(())
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: path.to_owned(),
@@ -158,6 +226,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
 /// One look at the file: what follows from `state`, or `None` when nothing has changed.
 struct Reader {
     path: PathBuf,
+    mode: Mode,
     health_port: u16,
     /// What the last look found, good or not.
     seen: Option<Result<Vec<u8>, String>>,
@@ -170,7 +239,7 @@ impl Reader {
             return None;
         }
         let parsed = match &found {
-            Ok(text) => parse(text, self.health_port).map_err(|e| e.to_string()),
+            Ok(text) => parse(text, self.mode, self.health_port).map_err(|e| e.to_string()),
             Err(error) => Err(error.clone()),
         };
         self.seen = Some(found);
@@ -193,11 +262,13 @@ impl Reader {
 /// Reads the file now and whenever it changes, until `stop`. The task ends with `stop`.
 pub fn watch(
     path: PathBuf,
+    mode: Mode,
     health_port: u16,
     stop: CancellationToken,
 ) -> (watch::Receiver<ConfigState>, tokio::task::JoinHandle<()>) {
     let mut reader = Reader {
         path,
+        mode,
         health_port,
         seen: None,
     };
@@ -227,6 +298,7 @@ fn tell(state: &ConfigState) {
             tracing::info!(
                 sha256 = loaded.sha256,
                 targets = loaded.config.targets.len(),
+                exposes = loaded.config.exposes.len(),
                 "configuration taken"
             );
         }
@@ -250,12 +322,12 @@ mod tests {
         "targets":[{"name":"db","listenPort":10000,"address":"192.0.2.10","port":5432}],"nextPort":10001}"#;
 
     fn error(text: &str) -> String {
-        parse(text.as_bytes(), 9402).unwrap_err().to_string()
+        parse(text.as_bytes(), Mode::Egress, 9402).unwrap_err().to_string()
     }
 
     #[test]
     fn takes_a_good_one() {
-        let loaded = parse(GOOD.as_bytes(), 9402).unwrap();
+        let loaded = parse(GOOD.as_bytes(), Mode::Egress, 9402).unwrap();
         assert_eq!(loaded.config.targets.len(), 1);
         assert_eq!(loaded.sha256.len(), 64);
     }
@@ -276,11 +348,59 @@ mod tests {
     }
 
     #[test]
+    fn exposes_are_checked() {
+        let with = |exposes: serde_json::Value| {
+            let text = serde_json::json!({"version": 1, "hostname": "i", "controlUrl": "https://control.example.net",
+                "exposes": exposes, "nextPort": 0});
+            parse(text.to_string().as_bytes(), Mode::Ingress, 9402)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        let http = |name: &str, port: u16, host: &str| serde_json::json!({"name": name, "port": port, "http": {"names": [host], "backendRequestTimeoutMs": 60000}});
+        let tcp = |name: &str, port: u16, address: &str| serde_json::json!({"name": name, "port": port, "backend": {"address": address, "port": 1}});
+        let good = serde_json::json!([
+            http("a", 443, "a.example"),
+            http("b", 443, "b.example"),
+            tcp("c", 9402, "10.96.0.1")
+        ]);
+        assert_eq!(with(good), Ok(()));
+        for (bad, reason) in [
+            (
+                serde_json::json!([http("a", 443, "a.example"), http("b", 443, "a.example")]),
+                "one of its names",
+            ),
+            (
+                serde_json::json!([http("a", 443, "a.example"), tcp("b", 443, "10.96.0.1")]),
+                "shares its port",
+            ),
+            (
+                serde_json::json!([tcp("b", 443, "10.96.0.1"), http("a", 443, "a.example")]),
+                "shares its port",
+            ),
+            (
+                serde_json::json!([tcp("b", 443, "10.96.0.1"), tcp("a", 443, "10.96.0.1")]),
+                "shares its port",
+            ),
+            (
+                serde_json::json!([tcp("b", 443, "web.default.svc")]),
+                "not an IP address",
+            ),
+            (serde_json::json!([http("a", 443, "A.example")]), "canonical"),
+        ] {
+            let error = with(bad).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        let egress = parse(GOOD.as_bytes(), Mode::Ingress, 9402).unwrap_err().to_string();
+        assert!(egress.contains("has targets"), "{egress}");
+    }
+
+    #[test]
     fn keeps_the_last_good_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.json");
         let mut reader = Reader {
             path: path.clone(),
+            mode: Mode::Egress,
             health_port: 9402,
             seen: None,
         };

@@ -19,11 +19,11 @@ use crate::target::Target;
 /// Reason of a connection that came while the agent was no node of the tailnet.
 const NOT_JOINED: &str = "not-joined";
 /// Every reason for a connection to be reset before a dial.
-pub(crate) const REJECTIONS: [&str; 3] = [NOT_JOINED, "total-limit", "target-limit"];
+pub(crate) const REJECTIONS: [&str; 4] = [NOT_JOINED, "total-limit", "target-limit", "no-backend"];
 /// Why an open connection is ended when its target goes or gets another address.
 const NOT_CONFIGURED: &str = "no target of the configuration has this address and port any more";
 /// How often the bytes of an open connection are added to the metrics.
-const COUNT_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// What every connection needs. Clones share it.
 #[derive(Clone, Debug)]
@@ -152,10 +152,10 @@ impl Carrier {
                     aborted = true;
                 }
                 end = &mut ended => {
-                    counted.add(&self.metrics, target, end.up.max(traffic.up()), end.down.max(traffic.down()));
+                    counted.add(&self.metrics, &target.name, end.up.max(traffic.up()), end.down.max(traffic.down()));
                     return end;
                 }
-                () = tokio::time::sleep(COUNT_EVERY) => counted.add(&self.metrics, target, traffic.up(), traffic.down()),
+                () = tokio::time::sleep(COUNT_EVERY) => counted.add(&self.metrics, &target.name, traffic.up(), traffic.down()),
                 () = self.abandon.cancelled() => {
                     // The node closes now, and with it the connection, which is told here a little later.
                     return tokio::time::timeout(COUNT_EVERY, ended).await.unwrap_or_else(|_| SpliceEnd {
@@ -208,18 +208,18 @@ impl Carrier {
 
 /// Bytes of one connection that are in the metrics already.
 #[derive(Debug, Default)]
-struct Counted {
+pub(crate) struct Counted {
     up: u64,
     down: u64,
 }
 
 impl Counted {
-    fn add(&mut self, metrics: &Metrics, target: &Target, up: u64, down: u64) {
+    pub(crate) fn add(&mut self, metrics: &Metrics, target: &str, up: u64, down: u64) {
         let directions = [("to_tailnet", &mut self.up, up), ("from_tailnet", &mut self.down, down)];
         for (direction, counted, now) in directions {
             if now > *counted {
                 let label = ByteLabel {
-                    target: target.name.clone(),
+                    target: target.to_owned(),
                     direction,
                 };
                 metrics.bytes.get_or_create(&label).inc_by(now - *counted);
@@ -248,10 +248,10 @@ fn reset(socket: &TcpStream) {
 }
 
 /// An IPv4 peer of a dual-stack listener as IPv4.
-fn canonical(peer: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
-fn millis(d: Duration) -> u64 {
+pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }

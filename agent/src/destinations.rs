@@ -1,6 +1,7 @@
 //! Where connections may go by the configuration in force; one that goes elsewhere is ended.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use tailnet_crds::agent::EgressTarget;
@@ -33,25 +34,30 @@ impl Destination {
     }
 }
 
-/// Tells connections which destinations are configured.
+/// Tells connections which ways are configured: of an egress the destinations.
 #[derive(Debug)]
-pub(crate) struct Configured(watch::Sender<Arc<HashSet<Destination>>>);
+pub(crate) struct Configured<W = Destination>(watch::Sender<Arc<HashSet<W>>>);
 
 /// What a connection watches.
-#[derive(Clone, Debug)]
-pub(crate) struct Destinations(watch::Receiver<Arc<HashSet<Destination>>>);
+#[derive(Debug)]
+pub(crate) struct Destinations<W = Destination>(watch::Receiver<Arc<HashSet<W>>>);
+
+impl<W> Clone for Destinations<W> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// Both ends; nothing is configured yet.
-pub(crate) fn channel() -> (Configured, Destinations) {
-    let (sender, receiver) = watch::channel(Arc::default());
+pub(crate) fn channel<W: Eq + Hash>() -> (Configured<W>, Destinations<W>) {
+    let (sender, receiver) = watch::channel(Arc::new(HashSet::new()));
     (Configured(sender), Destinations(receiver))
 }
 
-impl Configured {
-    /// From now on `targets` are what may be connected to. A target that only changes its name or listen port keeps its
-    /// connections.
-    pub(crate) fn set(&self, targets: &[EgressTarget]) {
-        let now: HashSet<Destination> = targets.iter().map(Destination::from).collect();
+impl<W: Eq + Hash> Configured<W> {
+    /// From now on `ways` are what may be connected by. What only gets another name keeps its connections.
+    pub(crate) fn set(&self, ways: impl IntoIterator<Item = impl Into<W>>) {
+        let now: HashSet<W> = ways.into_iter().map(Into::into).collect();
         self.0.send_if_modified(|before| {
             let changed = **before != now;
             *before = Arc::new(now);
@@ -60,9 +66,9 @@ impl Configured {
     }
 }
 
-impl Destinations {
+impl<W: Eq + Hash> Destinations<W> {
     /// Returns when `destination` is not, or no longer, configured.
-    pub(crate) async fn until_removed(&self, destination: &Destination) {
+    pub(crate) async fn until_removed(&self, destination: &W) {
         let mut configured = self.0.clone();
         if configured.wait_for(|now| !now.contains(destination)).await.is_err() {
             // The listeners are gone and nothing changes any more: the drain decides.
@@ -98,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_ends_with_the_last_target_of_its_destination() {
-        let (configured, destinations) = channel();
+        let (configured, destinations) = channel::<Destination>();
         configured.set(&[target("db", "192.0.2.10", 5432), target("web", "192.0.2.10", 443)]);
         let db = Destination::from(&target("db", "192.0.2.10", 5432));
         let removed = destinations.until_removed(&db);
@@ -115,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_the_configuration_ends_no_connection() {
-        let (configured, destinations) = channel();
+        let (configured, destinations) = channel::<Destination>();
         let db = target("db", "192.0.2.10", 5432);
         configured.set(std::slice::from_ref(&db));
         drop(configured);

@@ -1,7 +1,8 @@
 //! The agent: carries bytes between the cluster and a tailnet, as one node of it in user space.
 //!
-//! An egress agent listens on a port per target and carries what is accepted there to the target over the tailnet. What it
-//! does is in its configuration file, which it reads again when it changes; what it sees is on its health port.
+//! An egress agent listens on a port per target and carries what is accepted there to the target over the tailnet. An ingress
+//! agent listens on the tailnet and carries connections and HTTP requests to Services. What it does is in its configuration
+//! file, which it reads again when it changes; what it sees is on its health port.
 //!
 //! | module | part |
 //! |---|---|
@@ -9,6 +10,7 @@
 //! | [`config_file`] | `config.json`: reading, checking, watching |
 //! | [`membership`] | being a node: login, login again when the node is lost, logout |
 //! | [`egress`] | listeners and targets |
+//! | [`ingress`] | tailnet ports, certificate, HTTP |
 //! | [`status`] | `GET /status` |
 //! | [`metrics`] | what is counted |
 //! | [`run`] | start, drain, stop |
@@ -20,6 +22,7 @@ pub mod config_file;
 mod connection;
 mod destinations;
 pub mod egress;
+pub mod ingress;
 mod limits;
 mod listener;
 pub mod membership;

@@ -38,6 +38,11 @@ impl Limit {
         )))
     }
 
+    /// One permit, or none when all are used up.
+    pub(crate) fn one(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.clone().try_acquire_owned().ok()
+    }
+
     /// A permit of both, or which is used up.
     pub(crate) fn permit(total: &Limit, target: &Limit) -> Result<Permit, Reached> {
         let of_target = target.0.clone().try_acquire_owned().map_err(|_| Reached::Target)?;

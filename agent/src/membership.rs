@@ -42,6 +42,8 @@ pub struct Membership(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     node: ArcSwapOption<Node>,
+    /// Counts the changes of `node`.
+    changes: watch::Sender<u64>,
     seen: Mutex<Seen>,
 }
 
@@ -58,6 +60,8 @@ pub struct Settings {
     pub auth_key_file: PathBuf,
     /// Time between two questions to the login server.
     pub probe_every: Duration,
+    /// Take the subnet routes of other nodes.
+    pub accept_routes: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +101,16 @@ impl Membership {
     /// The node, while it is joined.
     pub fn node(&self) -> Option<Arc<Node>> {
         self.0.node.load_full()
+    }
+
+    /// Wakes when [`Membership::node`] gives another node, or none any more.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    fn set_node(&self, node: Option<Node>) {
+        self.0.node.store(node.map(Arc::new));
+        self.0.changes.send_modify(|count| *count += 1);
     }
 
     /// The node for the status; the last one while there is none.
@@ -177,7 +191,7 @@ impl Membership {
         stop: &CancellationToken,
     ) -> Leave {
         self.look(&node, metrics).await;
-        self.0.node.store(Some(Arc::new(node.clone())));
+        self.set_node(Some(node.clone()));
         joined.met();
         metrics.node_joined.set(1);
         if let Some(n) = self.agent_node() {
@@ -195,7 +209,7 @@ impl Membership {
             Leave::Lost(why) => joined.missing(format!("the node is lost: {why}")),
             Leave::Reconfigured => joined.missing("logging in again: host name or login server have changed"),
         }
-        self.0.node.store(None);
+        self.set_node(None);
         metrics.node_joined.set(0);
         metrics.node_online.set(0);
         let logout = Instant::now();
@@ -351,7 +365,7 @@ fn new_node(settings: &Settings, identity: &Identity) -> Result<Node, LoginError
         hostname: identity.hostname.clone(),
         control_url: identity.control_url.clone(),
         auth_key: auth_key::read(&settings.auth_key_file)?,
-        accept_routes: true,
+        accept_routes: settings.accept_routes,
         ..NodeConfig::default()
     })?)
 }

@@ -12,10 +12,10 @@ use prometheus_client::registry::Registry;
 /// Prefix of every name.
 pub const PREFIX: &str = "tailnet_agent";
 
-/// Label of a target.
+/// Label of a target of an egress, or of an expose of an ingress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TargetLabel {
-    /// The target's name in the CR.
+    /// The target's or expose's name in the CR.
     pub target: String,
 }
 
@@ -35,6 +35,15 @@ pub struct ErrorLabel {
     pub target: String,
     /// Class of the error.
     pub class: &'static str,
+}
+
+/// Expose and kind of answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct AnswerLabel {
+    /// The expose's name in the CR.
+    pub target: String,
+    /// `1xx` to `5xx`, or `aborted` when the client got no answer.
+    pub code: &'static str,
 }
 
 /// Result of a reading.
@@ -63,6 +72,14 @@ pub struct Metrics {
     pub connection_errors: Family<ErrorLabel, Counter>,
     /// Time of dials that succeeded.
     pub dial_seconds: Family<TargetLabel, Histogram>,
+    /// HTTP requests.
+    pub requests: Family<AnswerLabel, Counter>,
+    /// Time from the first byte of a request to the last of its response.
+    pub request_seconds: Family<TargetLabel, Histogram>,
+    /// TLS connections that never came to a request; the target is empty while it is not known.
+    pub handshake_errors: Family<ErrorLabel, Counter>,
+    /// End of validity of the certificate in use.
+    pub certificate_not_after: Gauge,
     /// SYNs sent beside an unanswered first one.
     pub hedges: Counter,
     /// 1 while the agent is a node of the tailnet.
@@ -85,6 +102,12 @@ pub struct Metrics {
     pub client_limit: Gauge,
 }
 
+fn request_histogram() -> Histogram {
+    Histogram::new([
+        0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+    ])
+}
+
 fn dial_histogram() -> Histogram {
     Histogram::new([
         0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -102,6 +125,10 @@ impl Metrics {
             dial_errors: Family::default(),
             connection_errors: Family::default(),
             dial_seconds: Family::new_with_constructor(dial_histogram),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(request_histogram),
+            handshake_errors: Family::default(),
+            certificate_not_after: Gauge::default(),
             hedges: Counter::default(),
             node_joined: Gauge::default(),
             node_online: Gauge::default(),
@@ -129,8 +156,28 @@ impl Metrics {
         );
         registry.register(
             "dial_duration_seconds",
-            "Time from accept to the target's answer",
+            "Time until the target or backend has answered",
             m.dial_seconds.clone(),
+        );
+        registry.register(
+            "http_requests",
+            "HTTP requests of http exposes, by kind of answer",
+            m.requests.clone(),
+        );
+        registry.register(
+            "http_request_duration_seconds",
+            "Time from the first byte of a request to the last of its response; upgraded connections are not counted",
+            m.request_seconds.clone(),
+        );
+        registry.register(
+            "handshake_errors",
+            "TLS connections that ended before a request, by reason",
+            m.handshake_errors.clone(),
+        );
+        registry.register(
+            "certificate_not_after_seconds",
+            "End of validity of the certificate in use, Unix time; 0 while there is none",
+            m.certificate_not_after.clone(),
         );
         registry.register(
             "dial_hedges",
@@ -189,6 +236,19 @@ impl Metrics {
         self.open.remove(&label);
         self.accepted.remove(&label);
         self.dial_seconds.remove(&label);
+        self.request_seconds.remove(&label);
+        for code in crate::ingress::ANSWERS {
+            self.requests.remove(&AnswerLabel {
+                target: target.to_owned(),
+                code,
+            });
+        }
+        for class in crate::ingress::HANDSHAKE_ERRORS {
+            self.handshake_errors.remove(&ErrorLabel {
+                target: target.to_owned(),
+                class,
+            });
+        }
         for direction in ["to_tailnet", "from_tailnet"] {
             self.bytes.remove(&ByteLabel {
                 target: target.to_owned(),

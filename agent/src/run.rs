@@ -11,9 +11,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::args::{Args, ModeError};
+use crate::args::{Args, Mode, ModeError};
 use crate::connection::Carrier;
 use crate::egress::{Egress, Targets};
+use crate::ingress::{self, Exposes, Ingress};
 use crate::limits::Limit;
 use crate::membership::{Membership, Settings};
 use crate::metrics::{Metrics, PREFIX, gauge};
@@ -71,14 +72,15 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         CancellationToken::new(),
     );
     let health_port = args.health_listen.port();
-    let (config, config_task) = config_file::watch(args.config.clone(), health_port, end_config.clone());
+    let (config, config_task) = config_file::watch(args.config.clone(), mode, health_port, end_config.clone());
     let membership = Membership::default();
-    let targets = Targets::default();
+    let (targets, exposes) = (Targets::default(), Exposes::default());
     let source = StatusSource {
         mode,
         membership: membership.clone(),
         config: config.clone(),
         targets: targets.clone(),
+        exposes: exposes.clone(),
     };
     let routes = status::router(source);
     let health = health::serve(
@@ -90,39 +92,64 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     )
     .await?;
 
-    let (configured, destinations) = destinations::channel();
-    let carrier = Carrier {
-        membership: membership.clone(),
-        metrics: metrics.clone(),
-        total: Limit::new(args.max_connections),
-        dial_timeout: args.dial_timeout(),
-        destinations,
-        connections: TaskTracker::new(),
-        abandon: CancellationToken::new(),
-    };
+    let (connections, abandon, end_accept) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
     let settings = Settings {
         auth_key_file: args.authkey_file.clone(),
         probe_every: args.probe_every(),
+        // An ingress only answers.
+        accept_routes: mode == Mode::Egress,
     };
-    let mut node_task = tokio::spawn(membership.run(settings, config.clone(), joined, metrics, end_node.clone()));
-    let end_accept = CancellationToken::new();
-    let egress = Egress::new(carrier.clone(), configured, targets, args.max_connections_per_target);
-    let mut egress_task = tokio::spawn(egress.run(config, loaded, bound, end_accept.clone()));
+    let node = membership.clone();
+    let mut node_task = tokio::spawn(node.run(settings, config.clone(), joined, metrics.clone(), end_node.clone()));
+    let mut accept_task = match mode {
+        Mode::Egress => {
+            let (configured, destinations) = destinations::channel();
+            let carrier = Carrier {
+                membership,
+                metrics,
+                total: Limit::new(args.max_connections),
+                dial_timeout: args.dial_timeout(),
+                destinations,
+                connections: connections.clone(),
+                abandon: abandon.clone(),
+            };
+            let egress = Egress::new(carrier, configured, targets, args.max_connections_per_target);
+            tokio::spawn(egress.run(config, loaded, bound, end_accept.clone()))
+        }
+        Mode::Ingress => {
+            let (configured, ways) = destinations::channel();
+            let carrier = ingress::Carrier {
+                membership,
+                metrics,
+                total: Limit::new(args.max_connections),
+                dial_timeout: args.dial_timeout(),
+                ways,
+                connections: connections.clone(),
+                draining: CancellationToken::new(),
+                abandon: abandon.clone(),
+            };
+            let limit = args.max_connections_per_target;
+            let ingress = Ingress::new(carrier, configured, exposes, limit, args.tls_dir.clone());
+            tokio::spawn(ingress.run(config, loaded, bound, end_accept.clone()))
+        }
+    };
 
     tokio::select! {
         () = stop.cancelled() => {}
         _ = &mut node_task => return Err(RunError::PartEnded("membership")),
-        _ = &mut egress_task => return Err(RunError::PartEnded("egress")),
+        _ = &mut accept_task => return Err(RunError::PartEnded("listening")),
     }
 
     readiness.stopping();
     let parts = Parts {
-        egress: egress_task,
+        accept: accept_task,
         end_accept,
+        connections,
+        abandon,
         node: node_task,
         end_node,
     };
-    drain(&args, &carrier, parts).await;
+    drain(&args, parts).await;
     end_config.cancel();
     if config_task.await.is_err() {
         tracing::error!("the configuration's task failed");
@@ -134,46 +161,44 @@ pub async fn run(args: Args) -> Result<(), RunError> {
 }
 
 struct Parts {
-    egress: JoinHandle<()>,
+    accept: JoinHandle<()>,
     end_accept: CancellationToken,
+    connections: TaskTracker,
+    abandon: CancellationToken,
     node: JoinHandle<()>,
     end_node: CancellationToken,
 }
 
 /// Unready already; goes on accepting for the grace, stops accepting, waits for open connections, leaves the tailnet.
-async fn drain(args: &Args, carrier: &Carrier, parts: Parts) {
+async fn drain(args: &Args, parts: Parts) {
     let deadline = tokio::time::Instant::now() + args.drain();
-    tracing::info!(
-        open = carrier.connections.len(),
-        limit_s = args.drain_seconds,
-        "draining"
-    );
+    tracing::info!(open = parts.connections.len(), limit_s = args.drain_seconds, "draining");
     tokio::time::sleep(args.accept_grace()).await;
     parts.end_accept.cancel();
-    if parts.egress.await.is_err() {
+    if parts.accept.await.is_err() {
         tracing::error!("the listeners' task failed");
     }
-    carrier.connections.close();
-    if tokio::time::timeout_at(deadline, carrier.connections.wait())
+    parts.connections.close();
+    if tokio::time::timeout_at(deadline, parts.connections.wait())
         .await
         .is_err()
     {
         tracing::warn!(
-            open = carrier.connections.len(),
+            open = parts.connections.len(),
             "the drain is over; the connections that are left are reset"
         );
     }
-    carrier.abandon.cancel();
+    parts.abandon.cancel();
     parts.end_node.cancel();
     if parts.node.await.is_err() {
         tracing::error!("the membership's task failed");
     }
     // Their ends have been told by the node's close; what is left to do is a log line each.
-    if tokio::time::timeout(LAST_LOG_LINES, carrier.connections.wait())
+    if tokio::time::timeout(LAST_LOG_LINES, parts.connections.wait())
         .await
         .is_err()
     {
-        tracing::warn!(open = carrier.connections.len(), "connections were not told their end");
+        tracing::warn!(open = parts.connections.len(), "connections were not told their end");
     }
 }
 

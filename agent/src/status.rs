@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::args::Mode;
 use crate::config_file::ConfigState;
 use crate::egress::Targets;
+use crate::ingress::Exposes;
 use crate::membership::Membership;
 use crate::target::{MESSAGE_MAX, Target};
 
@@ -28,8 +29,10 @@ pub struct StatusSource {
     pub membership: Membership,
     /// The configuration.
     pub config: watch::Receiver<ConfigState>,
-    /// The targets.
+    /// The targets of an egress.
     pub targets: Targets,
+    /// The exposes of an ingress.
+    pub exposes: Exposes,
 }
 
 /// The route `/status`.
@@ -55,6 +58,8 @@ impl StatusSource {
             config_error: config.error,
             login_error: self.membership.login_error(),
             targets: join_all(targets.iter().map(|target| self.target(target))).await,
+            exposes: self.exposes.status(),
+            certificate: self.exposes.certificate(),
         }
     }
 

@@ -82,15 +82,20 @@ impl Target {
         if Destination::from(&*spec) != *destination {
             return;
         }
-        *self.last_dial.lock() = Some(DialResult {
-            at: jiff::Timestamp::now()
-                .round(jiff::Unit::Millisecond)
-                .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
-                .to_string(),
-            ok: result.is_ok(),
-            error_class: result.err().map(|e| status_class(e.class).to_owned()),
-            message: result.err().map(|e| e.message.chars().take(MESSAGE_MAX).collect()),
-        });
+        *self.last_dial.lock() = Some(dial_result(result));
+    }
+}
+
+/// The outcome of a dial that ends now, as the status tells it.
+pub(crate) fn dial_result(result: Result<(), &DialError>) -> DialResult {
+    DialResult {
+        at: jiff::Timestamp::now()
+            .round(jiff::Unit::Millisecond)
+            .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+            .to_string(),
+        ok: result.is_ok(),
+        error_class: result.err().map(|e| status_class(e.class).to_owned()),
+        message: result.err().map(|e| e.message.chars().take(MESSAGE_MAX).collect()),
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod carrying;
 mod draining;
+mod ingress;
 mod load;
 mod rejoining;
 mod reloading;

@@ -24,7 +24,6 @@ fn fails(mode: Option<&str>) -> String {
 fn the_mode_must_be_said() {
     assert!(fails(None).contains("AGENT_MODE is not set: set it, or --mode,"));
     assert!(fails(Some("both")).contains("unknown"));
-    assert!(fails(Some("ingress")).contains("not built into this version"));
 }
 
 #[test]

@@ -130,9 +130,11 @@ func (n *node) route(host string, limit time.Duration) (routeResult, error) {
 
 // whoisResult is the JSON of tsn_whois.
 type whoisResult struct {
-	Node  string   `json:"node"`
-	Login string   `json:"login"`
-	Tags  []string `json:"tags"`
+	Node  string `json:"node"`
+	Login string `json:"login"`
+	// Name is the user's display name.
+	Name string   `json:"name"`
+	Tags []string `json:"tags"`
 }
 
 func (n *node) whois(addr string) (whoisResult, error) {
@@ -148,7 +150,7 @@ func (n *node) whois(addr string) (whoisResult, error) {
 	if !ok {
 		return whoisResult{}, fmt.Errorf("no node has the address %v", ipp.Addr())
 	}
-	return whoisResult{Node: label(who.Name()), Login: user.LoginName, Tags: append([]string{}, who.Tags().AsSlice()...)}, nil
+	return whoisResult{Node: label(who.Name()), Login: user.LoginName, Name: user.DisplayName, Tags: append([]string{}, who.Tags().AsSlice()...)}, nil
 }
 
 func clientVersion() string {

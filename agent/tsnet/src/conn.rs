@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use crate::error::Error;
 use crate::ffi;
 use crate::node::Shared;
-use crate::splice::Ended;
+use crate::splice::{Aborter, Carried, Ended};
 
 /// The port of [`crate::Node::listen`] that stands for every address of the advertised routes, with every port.
 pub const ROUTED: u16 = 0;
@@ -70,7 +70,7 @@ impl Conn {
     /// # Errors
     /// When the node is closed or no socket pair can be made; the connection is then reset.
     pub fn into_stream(mut self) -> Result<(UnixStream, Ended), Error> {
-        let (token, ended) = self.shared.wait_for_end();
+        let (token, ended, _) = self.shared.wait_for_end();
         match ffi::conn_fd(self.shared.handle, self.id, token) {
             Ok(fd) => {
                 // SAFETY: Go has just made this descriptor for us and keeps no copy of its number.
@@ -91,12 +91,16 @@ impl Conn {
     ///
     /// # Errors
     /// When the socket is none or the node is closed; both are then reset.
-    pub fn splice(mut self, socket: OwnedFd) -> Result<Ended, Error> {
-        let (token, ended) = self.shared.wait_for_end();
+    pub fn splice(mut self, socket: OwnedFd) -> Result<Carried, Error> {
+        let (token, ended, traffic) = self.shared.wait_for_end();
         match ffi::splice_conn(self.shared.handle, self.id, token, socket.into_raw_fd()) {
             Ok(()) => {
                 self.taken = true;
-                Ok(ended)
+                Ok(Carried {
+                    ended,
+                    traffic,
+                    abort: Aborter::new(self.shared.clone(), token),
+                })
             }
             Err(error) => {
                 self.shared.forget(token);

@@ -47,5 +47,5 @@ pub use conn::{Conn, Incoming, Listener, ROUTED};
 pub use error::{DialError, Error, ErrorClass};
 pub use node::{LinkState, Node};
 pub use process::{client_version, set_memory_limit};
-pub use splice::{Aborter, Dialed, Dialing, Ended, Splice, SpliceEnd, Traffic};
+pub use splice::{Aborter, Carried, Dialed, Dialing, Ended, Splice, SpliceEnd, Traffic};
 pub use status::{Peer, Registration, Route, Status, WhoIs};

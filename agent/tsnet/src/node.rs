@@ -171,8 +171,11 @@ impl Node {
     /// When the port is taken, or the node is not up or closed.
     pub fn listen(&self, port: u16) -> Result<Listener, Error> {
         let (sender, receiver) = mpsc::channel(BACKLOG);
+        // Locked until the sender is there: a connection that comes at once waits for it.
+        let mut listeners = self.shared().listeners.lock();
         ffi::listen(self.shared().handle, port)?;
-        self.shared().listeners.lock().insert(port, sender);
+        listeners.insert(port, sender);
+        drop(listeners);
         Ok(Listener::new(self.shared().clone(), port, receiver))
     }
 
@@ -267,16 +270,15 @@ impl Shared {
     }
 
     /// Registers a splice whose connection is there already.
-    pub(crate) fn wait_for_end(&self) -> (u64, Ended) {
+    pub(crate) fn wait_for_end(&self) -> (u64, Ended, Arc<Traffic>) {
         let (sender, receiver) = oneshot::channel();
-        (
-            self.wait(Waiting::Splice(SpliceWaiting {
-                dialed: None,
-                ended: sender,
-                traffic: Arc::default(),
-            })),
-            Ended(receiver),
-        )
+        let traffic = Arc::new(Traffic::default());
+        let token = self.wait(Waiting::Splice(SpliceWaiting {
+            dialed: None,
+            ended: sender,
+            traffic: traffic.clone(),
+        }));
+        (token, Ended(receiver), traffic)
     }
 
     pub(crate) fn forget(&self, token: u64) {

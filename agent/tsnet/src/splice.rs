@@ -24,7 +24,18 @@ pub struct Splice {
     pub abort: Aborter,
 }
 
-/// The way to end a [`Splice`] that should not go on.
+/// Bytes between an accepted connection and a socket of this machine. Dropping this does not end it.
+#[derive(Debug)]
+pub struct Carried {
+    /// Gives the end of the connection.
+    pub ended: Ended,
+    /// Bytes so far, brought up to date every five seconds and at the end.
+    pub traffic: Arc<Traffic>,
+    /// Ends it before its time.
+    pub abort: Aborter,
+}
+
+/// The way to end a [`Splice`] or [`Carried`] that should not go on.
 #[derive(Clone, Debug)]
 pub struct Aborter {
     shared: Arc<Shared>,

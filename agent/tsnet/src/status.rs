@@ -71,6 +71,8 @@ pub struct WhoIs {
     pub node: String,
     /// Login name of its user; `tagged-devices` for a tagged node.
     pub login: String,
+    /// Display name of its user; can be empty.
+    pub name: String,
     /// Tags with their `tag:`.
     pub tags: Vec<String>,
 }

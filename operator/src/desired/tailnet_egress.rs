@@ -168,6 +168,7 @@ fn config(egress: &TailnetEgress, around: &Surroundings<'_>, ports: &PortMemory)
         // In one spelling, since another text makes the agents log in anew.
         control_url: server_identity::canonical(around.control_url),
         targets,
+        exposes: Vec::new(),
         next_port: ports.next,
     })
 }

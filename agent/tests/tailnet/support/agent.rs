@@ -58,7 +58,11 @@ impl Agent {
 
     pub async fn start_with(world: &World, targets: &[Target], env: &[(&str, &str)]) -> Agent {
         let key = world.headscale.key("tag:egress");
-        let (mut command, dir) = Agent::command(world, targets, &key);
+        Agent::start_as(world, targets, &key, env).await
+    }
+
+    pub async fn start_as(world: &World, targets: &[Target], key: &str, env: &[(&str, &str)]) -> Agent {
+        let (mut command, dir) = Agent::command(world, targets, key);
         command.envs(env.iter().copied());
         let agent = Agent {
             process: Kept::spawn("agent", world.dir.path(), command),
@@ -160,7 +164,12 @@ fn write_config(dir: &Path, hostname: &str, targets: &[Target]) {
 
 /// GET on the agent's health port; `None` when it cannot be reached.
 pub async fn http_get(path: &str) -> Option<(u16, String)> {
-    let mut socket = TcpStream::connect("127.0.0.1:9402").await.ok()?;
+    http_get_from("127.0.0.1:9402", path).await
+}
+
+/// GET on another agent's health port.
+pub async fn http_get_from(address: &str, path: &str) -> Option<(u16, String)> {
+    let mut socket = TcpStream::connect(address).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).await.ok()?;
     let mut answer = String::new();

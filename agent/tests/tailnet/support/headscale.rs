@@ -72,6 +72,27 @@ impl Headscale {
             .to_owned()
     }
 
+    /// A reusable key for ephemeral nodes of a new user.
+    pub fn key_of_user(&self, login: &str, display_name: &str) -> String {
+        let user = self.cli(&["users", "create", login, "--display-name", display_name]);
+        let id = user["id"].to_string();
+        let id = id.trim_matches('"');
+        let key = self.cli(&[
+            "preauthkeys",
+            "create",
+            "--reusable",
+            "--ephemeral",
+            "-e",
+            "24h",
+            "-u",
+            id,
+        ]);
+        key["key"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no key in {key}"))
+            .to_owned()
+    }
+
     pub fn nodes(&self) -> Vec<Value> {
         self.cli(&["nodes", "list"]).as_array().cloned().unwrap_or_default()
     }
@@ -96,8 +117,9 @@ impl Headscale {
 
     fn set_policy(&self) {
         let path = self.dir.join("policy.json");
-        let policy = r#"{"tagOwners":{"tag:egress":[],"tag:router":[]},
+        let policy = r#"{"tagOwners":{"tag:egress":[],"tag:router":[],"tag:ingress":[]},
             "grants":[{"src":["tag:egress"],"dst":["tag:router","10.200.0.0/24"],"ip":["*"]},
+                {"src":["*"],"dst":["tag:ingress"],"ip":["*"]},
                 {"src":["tag:router"],"dst":["10.201.0.0/24"],"ip":["*"]}],
             "autoApprovers":{"routes":{"10.200.0.0/24":["tag:router"],"10.201.0.0/24":["tag:router"]}}}"#;
         fs::write(&path, policy).unwrap();

@@ -6,7 +6,7 @@ mod netns;
 mod process;
 mod servers;
 
-pub use agent::{Agent, Target, http_get};
+pub use agent::{Agent, Target, http_get, http_get_from};
 pub use headscale::Headscale;
 pub use netns::in_namespace;
 pub use process::{Kept, signal};
