@@ -39,9 +39,10 @@ struct Values {
     /// The cluster's Pod ranges as CIDRs: targets and sites inside them get a warning at admission.
     #[serde(rename = "podCIDRs")]
     pod_cidrs: Vec<String>,
-    /// Namespace whose Pods may scrape the agents' metrics (port 9402). Empty: only the operator reads them.
+    /// Namespace whose Pods may scrape the metrics of operator (port 9403), webhook (9401), resolver (9153) and agents (9402). Empty: nobody; the operator reads the agents' own.
     monitoring_namespace: String,
     monitoring: Monitoring,
+    network_policy: NetworkPolicy,
     /// error, warn, info, debug or trace, or a tracing filter.
     #[schemars(length(min = 1))]
     log_level: String,
@@ -106,6 +107,15 @@ struct Crds {
     keep: bool,
 }
 
+/// NetworkPolicies for operator, webhook and resolver.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct NetworkPolicy {
+    /// Only admission, DNS of the resolver and, from `monitoringNamespace`, metrics can be reached. (Agents always have a policy.)
+    enabled: bool,
+}
+
 /// Rights of people.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -130,7 +140,7 @@ struct Monitoring {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(dead_code, reason = "the types are only deserialised and described")]
 struct PodMonitors {
-    /// A PodMonitor each for operator, webhook and agents. The agents' NetworkPolicies let only Pods of monitoringNamespace in.
+    /// A PodMonitor each for operator, webhook and agents. NetworkPolicies let only Pods of monitoringNamespace in.
     enabled: bool,
     /// Time between two scrapes.
     #[schemars(regex(pattern = r"^[0-9]+(ms|s|m|h)$"))]
