@@ -86,3 +86,19 @@ topologySpreadConstraints:
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/*
+failurePolicy of the entry that checks. Ignore only in the first installation by Helm itself: nothing can answer yet, and objects of our kinds
+may be in the same release. The webhook sets Fail once the API server has reached it. Whoever only renders (helm template, Argo CD) gets Fail.
+*/}}
+{{- define "tailnet.failurePolicy" -}}
+{{- if .Release.IsUpgrade -}}
+Fail
+{{- else if lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" "tailnet-webhook" -}}
+Fail
+{{- else if lookup "v1" "Namespace" "" "kube-system" -}}
+Ignore
+{{- else -}}
+Fail
+{{- end }}
+{{- end }}

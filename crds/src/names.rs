@@ -79,6 +79,8 @@ pub mod field_manager {
     pub const OPERATOR: &str = "tailnet-operator";
     /// The webhook.
     pub const WEBHOOK: &str = "tailnet-webhook";
+    /// The webhook, for a moment, when it makes admission fail closed.
+    pub const WEBHOOK_ARMING: &str = "tailnet-webhook-arming";
 }
 
 /// Virtual resource on which `use` lets somebody skip admission rules: `admissionbypasses.tsunaro.io`.

@@ -73,6 +73,11 @@ pub struct Settings {
     #[arg(long, env = "LEADER_ELECTION", default_value_t = true, action = clap::ArgAction::Set)]
     pub leader_election: bool,
 
+    /// Be ready only once the API server has reached the webhook: the chart sets it, so that whoever waits for this
+    /// Deployment finds admission at work. Asked once, at start, with a dry run that the webhook denies
+    #[arg(long, env = "WAIT_FOR_ADMISSION", default_value_t = false, action = clap::ArgAction::Set)]
+    pub wait_for_admission: bool,
+
     /// Name of this process in the Lease; must differ between replicas (normally the Pod's name)
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,

@@ -19,6 +19,7 @@ use tailnet_process::{Readiness, health, stop_signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission_probe;
 use crate::agents::{self, Agents};
 use crate::backends;
 use crate::backoff::Backoff;
@@ -126,6 +127,9 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
     let (metrics, registry) = Metrics::new();
     let readiness = Readiness::new();
     let caches = readiness.condition("caches", "the watches have not listed their objects yet");
+    let admission = settings
+        .wait_for_admission
+        .then(|| readiness.condition("admission", "the API server has not reached the webhook yet"));
     let endpoint = CancellationToken::new();
     let health = health::serve(
         settings.health_listen,
@@ -141,6 +145,11 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         agent_image = %settings.agent_image,
         "tailnet-operator starts"
     );
+    if let Some(admission) = admission {
+        let client = Client::try_from(config.clone()).map_err(StartError::Client)?;
+        let namespace = settings.operator_namespace.clone();
+        tokio::spawn(admission_probe::run(client, namespace, admission, stop.clone()));
+    }
     let result = act(&settings, &config, Arc::new(metrics), caches, stop).await;
     readiness.stopping();
     endpoint.cancel();

@@ -16,7 +16,8 @@ use crate::configuration::DEFAULT_NAME;
 ///
 /// Decides every CREATE and UPDATE of Tailnet, TailnetEgress, TailnetIngress, TailnetSite and TailnetGateway: fills in
 /// defaults, refuses what breaks a rule with the field, the reason and the fix, and warns about the rest. It writes nothing
-/// but its own CA (Secret tailnet-webhook-ca) and the caBundle of the two webhook configurations.
+/// but its own CA (Secret tailnet-webhook-ca), the caBundle of the two webhook configurations, and failurePolicy Fail where
+/// the chart's first installation has left Ignore.
 ///
 /// It finds the API server by KUBECONFIG, ~/.kube/config or the Pod's service account. Run two or more replicas.
 #[derive(Debug, Parser)]

@@ -1,9 +1,10 @@
 //! The admission webhook: decides every CREATE and UPDATE of our five kinds with the rules of `tailnet-policies`.
 //!
-//! It calls no Headscale, lists nothing while a request waits, and writes nothing but its own CA and the `caBundle` of its
-//! two configurations; so a dry run takes the same path and gives the same answer.
+//! It calls no Headscale, lists nothing while a request waits, and writes nothing but its own CA, the `caBundle` of its
+//! two configurations and the failurePolicy of one entry; so a dry run takes the same path and gives the same answer.
 
 pub mod args;
+pub mod arming;
 pub mod audit;
 pub mod bypass;
 pub mod configuration;

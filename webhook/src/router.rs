@@ -14,6 +14,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use tailnet_policies::{ObjectRef, Outcome, Request, Snapshot, defaults};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
 use crate::bypass::{Access, Nobody};
@@ -48,6 +49,7 @@ pub struct Reviewer {
     evaluate: Box<Evaluate>,
     deadline: Duration,
     parallel: Semaphore,
+    reached: CancellationToken,
 }
 
 impl Reviewer {
@@ -64,12 +66,19 @@ impl Reviewer {
             evaluate,
             deadline: DEADLINE,
             parallel,
+            reached: CancellationToken::new(),
         }
     }
 
     /// With somebody who knows who may skip rules; without, nobody may.
     pub fn with_access(mut self, access: Arc<dyn Access>) -> Self {
         self.access = access;
+        self
+    }
+
+    /// With a token that the first call cancels.
+    pub fn with_reached(mut self, reached: CancellationToken) -> Self {
+        self.reached = reached;
         self
     }
 
@@ -156,6 +165,7 @@ async fn handle(reviewer: Arc<Reviewer>, endpoint: Endpoint, query: Option<&str>
     record.keep(&reviewer.metrics, &reviewer.audit);
     match result {
         Ok(decided) => {
+            reviewer.reached.cancel();
             let text = decided.answer.review.to_string();
             ([(header::CONTENT_TYPE, "application/json")], text).into_response()
         }

@@ -11,6 +11,7 @@ use tailnet_process::{Readiness, health, metrics as registry, signals, version};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
+use crate::arming::Arming;
 use crate::audit::{Audit, AuditError};
 use crate::bypass::Reviews;
 use crate::live::ApiServer;
@@ -114,8 +115,18 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     };
     let ending = Ending::default();
     let mut keeper = tokio::spawn(keeper.run(ending.stop.clone()));
+    let reached = CancellationToken::new();
+    let arming = Arming {
+        client: client.clone(),
+        name: args.validating_configuration.clone(),
+        reached: reached.clone(),
+        readiness: readiness.clone(),
+    };
+    let mut arming = tokio::spawn(arming.run(ending.stop.clone()));
     let access = Arc::new(Reviews::new(client.clone()));
-    let reviewer = Reviewer::new(snapshot, Arc::new(ApiServer(client)), audit, metrics).with_access(access);
+    let reviewer = Reviewer::new(snapshot, Arc::new(ApiServer(client)), audit, metrics)
+        .with_access(access)
+        .with_reached(reached);
     let reviewer = Arc::new(reviewer);
     let routes = router(Arc::clone(&reviewer));
     let mut server = tokio::spawn(server::serve(
@@ -128,6 +139,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let ended = tokio::select! {
         () = stop.cancelled() => None,
         _ = &mut keeper => Some("certificate keeper"),
+        _ = &mut arming => Some("keeper of the failurePolicy"),
         _ = &mut server => Some("listener"),
         _ = watches.join_next() => Some("watches"),
     };

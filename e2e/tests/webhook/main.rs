@@ -3,6 +3,7 @@
 #[path = "../installed/mod.rs"]
 mod installed;
 
+mod arming;
 mod audit;
 mod certificates;
 mod corpus;

@@ -77,7 +77,12 @@ pub fn webhook_configuration() -> Result<String> {
             "the generated webhook configuration sets caBundle, which belongs to the webhook"
         );
     }
-    template("webhook", &objects)
+    // The first installation is open until the webhook has been reached: `webhook/src/arming.rs`.
+    replaced(
+        &template("webhook", &objects)?,
+        "  failurePolicy: Fail\n",
+        "  failurePolicy: {{ include \"tailnet.failurePolicy\" $ }}\n",
+    )
 }
 
 /// The policy that keeps status the operator's, and its binding.
