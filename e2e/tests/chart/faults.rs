@@ -11,7 +11,8 @@ use tailnet_e2e::wait_for;
 use tailnet_headscale::ApiKey;
 
 use crate::bed::{Bed, EGRESS, OPERATOR, SITE, SOON, TAILNET, text};
-use crate::{admission_stream, connection, install, session};
+use crate::load::{Allowed, Load};
+use crate::{connection, install, operations, session, webhook_down};
 
 /// An agent asks about every 30 s whether Headscale still knows it, and then logs in again.
 const REJOIN: Duration = Duration::from_secs(150);
@@ -22,7 +23,7 @@ const TOO_SHORT_TO_SEE: Duration = Duration::from_secs(20);
 pub type Fault = (&'static str, fn(&Bed) -> Result<()>);
 
 /// All faults, in an order in which slow aftermaths (a node that vanishes after 70 s) have time.
-pub const ALL: [Fault; 9] = [
+pub const ALL: [Fault; 13] = [
     ("fault: an agent's process is killed", agent_killed),
     ("fault: the agent's node is deleted in Headscale", node_deleted),
     ("fault: Headscale is stopped", headscale_stopped),
@@ -37,9 +38,19 @@ pub const ALL: [Fault; 9] = [
         api_server_restarted,
     ),
     (
-        "fault: webhook Pods are deleted one by one under a stream of calls",
+        "fault: webhook Pods are deleted one by one under load",
         webhooks_deleted,
     ),
+    ("operation: the webhook is rolled under load", operations::rolled),
+    (
+        "operation: the webhook is scaled to 1 and back under load",
+        operations::scaled,
+    ),
+    (
+        "operation: the webhook's node is drained under load",
+        operations::drained,
+    ),
+    ("fault: the webhook is away", webhook_down::holds),
     ("fault: the router is killed", router_killed),
 ];
 
@@ -125,7 +136,7 @@ fn working_key_expired(bed: &Bed) -> Result<()> {
 }
 
 /// When Headscale was last read with success.
-fn last_read(bed: &Bed) -> Result<String> {
+pub fn last_read(bed: &Bed) -> Result<String> {
     let lease = bed.get(&["-n", OPERATOR, "lease", "tailnet-facts-demo"])?;
     Ok(text(&lease["spec"]["renewTime"]))
 }
@@ -330,9 +341,12 @@ fn operator_deleted(bed: &Bed) -> Result<()> {
 
 fn api_server_restarted(bed: &Bed) -> Result<()> {
     session::goes_on(bed)?;
+    let load = Load::start(bed.cluster, Allowed::ApiServerAway);
     bed.cluster.restart_apiserver()?;
     session::goes_on(bed).context("after the API server was restarted")?;
     wait_for("admission answers again", SOON, || install::admission_answers(bed))?;
+    load.wait_answers()?;
+    load.stop()?;
     operator_acts(bed)?;
     bed.expect_ready()?;
     connection::query(bed)?;
@@ -343,11 +357,11 @@ fn webhooks_deleted(bed: &Bed) -> Result<()> {
     bed.wait_rolled_out("tailnet-webhook")?;
     let pods = bed.pods("app.kubernetes.io/component=webhook")?;
     ensure!(pods.len() == 2, "webhooks: {pods:?}");
-    let stream = admission_stream::Stream::start(bed.cluster);
+    let load = Load::start(bed.cluster, Allowed::None);
     for pod in &pods {
         bed.delete_pod(pod)?;
         bed.wait_rolled_out("tailnet-webhook")?;
     }
-    stream.stop()?;
+    load.stop()?;
     session::goes_on(bed)
 }

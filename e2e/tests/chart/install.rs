@@ -1,10 +1,9 @@
 //! The chart: install, upgrade, uninstall.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use tailnet_crds::audit::VALIDATE;
 use tailnet_e2e::cluster::control_plane;
 use tailnet_e2e::{images, paths, site, wait_for};
 
@@ -12,7 +11,7 @@ use crate::bed::{Bed, EGRESS, OPERATOR, SOON, STRANGER, TAILNET, TEAM, objects, 
 use crate::{connection, session};
 
 /// Name of the release.
-const RELEASE: &str = "tailnet-operator";
+pub const RELEASE: &str = "tailnet-operator";
 /// The image that `cargo xtask image` makes.
 const IMAGE: (&str, &str) = ("docker.io/tsunaro/tailnet-operator", "dev");
 /// The resolver's address.
@@ -45,7 +44,7 @@ fn tried(address: &str) -> String {
     .to_string()
 }
 
-fn namespace(name: &str) -> Value {
+pub fn namespace(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -53,12 +52,12 @@ fn namespace(name: &str) -> Value {
     })
 }
 
-fn chart() -> String {
+pub fn chart() -> String {
     paths::repository().join("chart").display().to_string()
 }
 
-/// Writes the values' file and gives its path.
-fn values(bed: &Bed) -> Result<String> {
+/// The chart's values of this story.
+pub fn values(bed: &Bed) -> Result<Value> {
     let (coredns, tag) = images::COREDNS.rsplit_once(':').context("an image has a tag")?;
     // Every round of faults makes two working keys, and the default allows a Tailnet six in an hour.
     let more = if crate::is_long() {
@@ -66,11 +65,13 @@ fn values(bed: &Bed) -> Result<String> {
     } else {
         json!([])
     };
-    let values = json!({
+    Ok(json!({
         "image": {"repository": IMAGE.0, "tag": IMAGE.1, "pullPolicy": "Never"},
         "trustedCA": bed.headscale.ca_pem()?,
         "serviceCIDRs": [control_plane::SERVICES],
         "podCIDRs": [control_plane::PODS],
+        // Any namespace but the strangers' does: so no further client is needed.
+        "monitoringNamespace": TEAM,
         "operator": {"extraEnv": more},
         "resolver": {
             "enabled": true,
@@ -79,15 +80,14 @@ fn values(bed: &Bed) -> Result<String> {
             "zones": [site::HTTPS_NAME],
             "clusterIP": RESOLVER,
         },
-    });
-    let file = bed.cluster.dir().join("chart-values.json");
-    std::fs::write(&file, values.to_string())?;
-    Ok(file.display().to_string())
+    }))
 }
 
 /// `helm VERB tailnet-operator ./chart ... --wait MORE`.
-fn helm(bed: &Bed, verb: &str, more: &[&str]) -> Result<tailnet_e2e::Output> {
-    let (chart, values) = (chart(), values(bed)?);
+pub fn helm(bed: &Bed, verb: &str, more: &[&str]) -> Result<tailnet_e2e::Output> {
+    let file = bed.cluster.dir().join("chart-values.json");
+    std::fs::write(&file, values(bed)?.to_string())?;
+    let (chart, values) = (chart(), file.display().to_string());
     let mut args = vec![verb, RELEASE, &chart, "--namespace", OPERATOR, "--values", &values];
     args.extend(["--wait", "--timeout", "180s"]);
     args.extend(more);
@@ -127,6 +127,8 @@ pub fn typos_are_refused(bed: &Bed) -> Result<()> {
 pub fn install(bed: &Bed) -> Result<()> {
     let done = helm(bed, "install", &[])?;
     let notes = done.success().context("helm install")?;
+    first_call_is_checked(bed)?;
+    fails_closed(bed)?;
     connection::forward_alias(bed, &stanza(notes)?)?;
     let wanted = [("tailnet-webhook", 2), ("tailnet-operator", 1), ("tailnet-resolver", 1)];
     for (name, replicas) in wanted {
@@ -155,6 +157,30 @@ pub fn install(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
+/// The first call after Helm is done reaches the webhook: nobody has to wait for anything.
+pub fn first_call_is_checked(bed: &Bed) -> Result<()> {
+    // The schema lets localhost through: what refuses it is the webhook.
+    let done = try_egress(bed, "localhost")?;
+    let said = done.failure().context("the first call after helm")?;
+    ensure!(
+        said.contains("TN203"),
+        "the webhook did not answer the first call: {said}"
+    );
+    Ok(())
+}
+
+/// The entry that checks has failurePolicy Fail, whatever the chart had to install first.
+pub fn fails_closed(bed: &Bed) -> Result<()> {
+    wait_for("the checking entry has failurePolicy Fail", SOON, || {
+        let configuration = bed.get(&["validatingwebhookconfigurations", "tailnet-webhook"])?;
+        let entries = configuration["webhooks"].as_array().context("entries")?;
+        let entry = entries.iter().find(|entry| entry["name"] == VALIDATE);
+        let policy = &entry.context("no entry that checks")?["failurePolicy"];
+        ensure!(policy == "Fail", "{policy}");
+        Ok::<_, anyhow::Error>(())
+    })
+}
+
 /// The server block in the chart's notes.
 fn stanza(notes: &str) -> Result<String> {
     let first = format!("{}:53 {{", site::HTTPS_NAME);
@@ -171,7 +197,7 @@ fn stanza(notes: &str) -> Result<String> {
 }
 
 /// What a dry-run create of an egress with one target at `address` answers.
-fn try_egress(bed: &Bed, address: &str) -> Result<tailnet_e2e::Output> {
+pub fn try_egress(bed: &Bed, address: &str) -> Result<tailnet_e2e::Output> {
     bed.cluster.kubectl_with_input(
         &["create", "--dry-run=server", "-o", "json", "-f", "-"],
         &tried(address),
@@ -190,20 +216,9 @@ pub fn wrong_is_denied(bed: &Bed) -> Result<()> {
 
 /// One dry run comes back with the default, another is denied, and neither changes anything.
 pub fn admission_answers(bed: &Bed) -> Result<()> {
-    // helm is done when the Pods are ready; kube-proxy opens the Service a moment later, and until then the API server's call
-    // is refused. Nothing else may be the answer.
-    let installed = Instant::now();
-    let text = wait_for("the API server reaches the webhook", Duration::from_secs(10), || {
-        let done = try_egress(bed, "192.0.2.10")?;
-        match done.success() {
-            Ok(text) => Ok(Ok(text.to_owned())),
-            Err(error) if done.stderr.contains("connection refused") => Err(error),
-            Err(error) => Ok(Err(error)),
-        }
-    })?
-    .context("a right egress")?;
-    println!("  reached {:.1} s after helm", installed.elapsed().as_secs_f64());
-    let back: Value = serde_json::from_str(&text)?;
+    let done = try_egress(bed, "192.0.2.10")?;
+    let text = done.success().context("a right egress")?;
+    let back: Value = serde_json::from_str(text)?;
     ensure!(
         back["spec"]["tag"] == "tag:egress-tried",
         "the webhook did not fill in the tag: {}",
@@ -217,12 +232,16 @@ pub fn admission_answers(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
+/// Path of a seed.
+pub fn seed(name: &str) -> String {
+    paths::repository().join("crds/seeds").join(name).display().to_string()
+}
+
 /// The seeds as they are; the second time nothing changes.
 pub fn seeds(bed: &Bed) -> Result<()> {
     bed.set_bootstrap(&bed.bootstrap)?;
-    let folder = paths::repository().join("crds/seeds");
     for seed in SEEDS {
-        let file = folder.join(seed).display().to_string();
+        let file = self::seed(seed);
         let said = bed.kubectl(&["apply", "-f", &file])?;
         ensure!(said.ends_with("created"), "{seed} is not new: {said}");
     }
@@ -230,7 +249,7 @@ pub fn seeds(bed: &Bed) -> Result<()> {
     bed.expect_ready()?;
     let before = bed.get(EGRESS)?;
     for seed in SEEDS {
-        let file = folder.join(seed).display().to_string();
+        let file = self::seed(seed);
         let said = bed.kubectl(&["apply", "-f", &file])?;
         ensure!(said.ends_with("unchanged"), "the second time: {said}");
     }
@@ -292,6 +311,21 @@ pub fn upgrade_without_change(bed: &Bed) -> Result<()> {
         running(bed)?
     );
     ensure!(ca_bundles(bed)? == bundles, "the upgrade changed a caBundle");
+    // The first revision is the one that had to be open for a moment.
+    let done = bed.cluster.helm(&[
+        "rollback",
+        RELEASE,
+        "1",
+        "--namespace",
+        OPERATOR,
+        "--wait",
+        "--timeout",
+        "120s",
+    ])?;
+    done.success().context("helm rollback to the first revision")?;
+    fails_closed(bed)?;
+    ensure!(running(bed)? == pods, "the rollback replaced Pods");
+    ensure!(ca_bundles(bed)? == bundles, "the rollback changed a caBundle");
     admission_answers(bed)?;
     session::goes_on(bed)
 }
@@ -332,24 +366,10 @@ fn may_stay(object: &Value) -> bool {
     }
 }
 
-/// `helm uninstall`, to its end.
-fn uninstall(bed: &Bed) -> Result<()> {
-    let done = bed.cluster.helm(&[
-        "uninstall",
-        RELEASE,
-        "--namespace",
-        OPERATOR,
-        "--wait",
-        "--timeout",
-        "120s",
-    ])?;
-    done.success().context("helm uninstall").map(drop)
-}
-
 /// The release goes, the CRDs and what runs for CRs stay, and a new release takes them over.
 pub fn uninstall_and_again(bed: &Bed) -> Result<()> {
     let agents = bed.pods("tsunaro.io/owner-name=team-a")?;
-    uninstall(bed)?;
+    uninstall(bed, RELEASE)?;
     let left: Vec<String> = present(bed, KINDS)?
         .iter()
         .filter(|object| !may_stay(object))
@@ -385,6 +405,8 @@ pub fn uninstall_and_again(bed: &Bed) -> Result<()> {
     helm(bed, "install", &[])?
         .success()
         .context("helm install, the second time")?;
+    first_call_is_checked(bed)?;
+    fails_closed(bed)?;
     bed.expect_ready()?;
     ensure!(
         bed.pods("tsunaro.io/owner-name=team-a")? == agents,
@@ -410,6 +432,34 @@ pub fn remove_all(bed: &Bed) -> Result<()> {
         "secret/tailnet-demo-apikey",
         "--timeout=180s",
     ])?;
+    nothing_left_in_headscale(bed)?;
+    uninstall(bed, RELEASE)?;
+    bed.kubectl(&[
+        "delete",
+        "crd",
+        "-l",
+        "app.kubernetes.io/name=tailnet-operator",
+        "--timeout=60s",
+    ])?;
+    nothing_left_in_cluster(bed)
+}
+
+/// `helm uninstall RELEASE --wait`.
+pub fn uninstall(bed: &Bed, release: &str) -> Result<()> {
+    let done = bed.cluster.helm(&[
+        "uninstall",
+        release,
+        "--namespace",
+        OPERATOR,
+        "--wait",
+        "--timeout",
+        "120s",
+    ])?;
+    done.success().context("helm uninstall").map(drop)
+}
+
+/// No node and no key of ours: only the harness's key and the bootstrap key are valid.
+pub fn nothing_left_in_headscale(bed: &Bed) -> Result<()> {
     let nodes = bed.our_nodes()?;
     ensure!(
         nodes.is_empty(),
@@ -436,14 +486,11 @@ pub fn remove_all(bed: &Bed) -> Result<()> {
     left.sort();
     known.sort();
     ensure!(left == known, "API keys in Headscale: {left:?}, not ours: {known:?}");
-    uninstall(bed)?;
-    bed.kubectl(&[
-        "delete",
-        "crd",
-        "-l",
-        "app.kubernetes.io/name=tailnet-operator",
-        "--timeout=60s",
-    ])?;
+    Ok(())
+}
+
+/// Neither CRDs nor anything that runs.
+pub fn nothing_left_in_cluster(bed: &Bed) -> Result<()> {
     let crds = bed.list(&["crd"])?;
     let left: Vec<String> = crds
         .iter()

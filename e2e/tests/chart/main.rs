@@ -4,13 +4,17 @@
 //! One story, since every part needs the ones before it; a failure names its step. TAILNET_LONG_TESTS=1 goes through the
 //! faults several times. The image comes from `cargo xtask test`, or from `cargo xtask image --dev`.
 
-mod admission_stream;
 mod bed;
 mod connection;
 mod faults;
 mod install;
+mod load;
+mod one_release;
+mod operations;
+mod ports;
 mod session;
 mod traces;
+mod webhook_down;
 
 use anyhow::{Result, ensure};
 use bed::{Bed, OPERATOR, TEAM, step};
@@ -42,7 +46,7 @@ fn installed_used_broken_repaired_removed() -> Result<()> {
 
 fn story(bed: &Bed) -> Result<()> {
     type Act = fn(&Bed) -> Result<()>;
-    let used: [(&str, Act); 10] = [
+    let used: [(&str, Act); 11] = [
         ("helm refuses a typo in the values", install::typos_are_refused),
         (
             "helm install into a namespace with the restricted standard",
@@ -58,6 +62,10 @@ fn story(bed: &Bed) -> Result<()> {
             connection::query,
         ),
         ("a Pod of team-b is refused", connection::stranger_is_refused),
+        (
+            "our own Pods' ports are closed but for admission, DNS and monitoring",
+            ports::closed,
+        ),
         ("the alias over https", connection::https),
         ("a connection that stays open", session::start),
     ];
@@ -87,10 +95,11 @@ fn story(bed: &Bed) -> Result<()> {
             wrong.push(format!("{error:#}"));
         }
     }
-    let after: [(&str, Act); 3] = [
+    let after: [(&str, Act); 4] = [
         ("helm uninstall, and install again", install::uninstall_and_again),
         ("no key is told anywhere", traces::no_key_is_told),
         ("everything is removed as docs/install.md says", install::remove_all),
+        ("one release with CRDs, operator and connections", one_release::story),
     ];
     for (name, act) in after {
         if let Err(error) = step(name, || act(bed)) {
