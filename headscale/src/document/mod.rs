@@ -3,9 +3,14 @@
 //! What Headscale refuses about the form (unknown keys, duplicate keys, wrong types) is a [`Problem`]; whether names are
 //! defined and rules make sense is not judged here.
 
+pub mod diff;
+pub mod edit;
 mod keys;
+mod places;
 mod read;
 mod tree;
+
+pub use places::rule_lines;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -230,6 +235,24 @@ pub struct NodeAttr {
     pub target: Vec<String>,
     /// Attributes.
     pub attr: Vec<String>,
+}
+
+/// One of the rules that let traffic through, by its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// An entry of `grants`.
+    Grant(usize),
+    /// An entry of `acls`.
+    Acl(usize),
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Grant(at) => write!(f, "grants[{at}]"),
+            Self::Acl(at) => write!(f, "acls[{at}]"),
+        }
+    }
 }
 
 /// A document that is HuJSON; its [`Document::problems`] say whether it is also a policy.

@@ -5,10 +5,11 @@ use jsonc_parser::{CollectOptions, ParseOptions, ast, parse_to_ast};
 
 use super::{ParseError, Position};
 
-/// A value with its byte offset.
+/// A value with the byte offsets of its beginning and its end.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) at: usize,
+    pub(super) end: usize,
     pub(super) value: Value,
 }
 
@@ -84,7 +85,7 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>, ParseError> {
 }
 
 fn own(value: ast::Value<'_>) -> Node {
-    let at = value.range().start;
+    let (at, end) = (value.range().start, value.range().end);
     let value = match value {
         ast::Value::NullKeyword(_) => Value::Null,
         ast::Value::BooleanLit(b) => Value::Bool(b.value),
@@ -103,5 +104,5 @@ fn own(value: ast::Value<'_>) -> Node {
                 .collect(),
         ),
     };
-    Node { at, value }
+    Node { at, end, value }
 }
