@@ -18,7 +18,10 @@ const AUTOGROUPS: [&str; 6] = ["member", "tagged", "danger-all", "internet", "se
 
 /// One base document, read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BaseDocument(Result<Document, ParseError>);
+pub struct BaseDocument {
+    text: String,
+    document: Result<Document, ParseError>,
+}
 
 /// One fault of a base document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,18 +48,34 @@ enum Place {
 impl BaseDocument {
     /// Reads a text; a text that is no HuJSON is a fault.
     pub fn read(text: &str) -> Self {
-        Self(Document::parse(text))
+        Self {
+            text: text.to_owned(),
+            document: Document::parse(text),
+        }
+    }
+
+    /// The text, as it stands in the ConfigMap.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The document, or why it is none.
+    ///
+    /// # Errors
+    /// It is no HuJSON.
+    pub fn document(&self) -> Result<&Document, &ParseError> {
+        self.document.as_ref()
     }
 
     /// The policy, as far as it can be read; None when it is no HuJSON.
     pub fn policy(&self) -> Option<&Policy> {
-        self.0.as_ref().ok().map(Document::policy)
+        self.document.as_ref().ok().map(Document::policy)
     }
 
     /// All faults, by place. `tags` have an owner although the document does not say so: tags of objects, approvers, granted
     /// tags, for which the operator writes the owners.
     pub fn faults(&self, tags: &BTreeSet<String>) -> Vec<Fault> {
-        let document = match &self.0 {
+        let document = match &self.document {
             Ok(document) => document,
             Err(error) => {
                 return vec![Fault {
@@ -195,6 +214,24 @@ pub(crate) fn without_port(text: &str) -> &str {
     host.strip_prefix('[')
         .and_then(|inner| inner.strip_suffix(']'))
         .unwrap_or(host)
+}
+
+/// Tags that the document names without defining them.
+pub(crate) fn tags_named(policy: &Policy) -> BTreeSet<String> {
+    references(policy)
+        .into_iter()
+        .map(|(_, text, place)| match place {
+            Place::Name => text,
+            Place::WithPort => without_port(text),
+        })
+        .filter(|name| name.starts_with("tag:") && !policy.tag_owners.contains_key(*name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Why Headscale does not take `name` where a name without port may stand; `tags` have an owner besides those of the document.
+pub(crate) fn name_problem(name: &str, policy: &Policy, tags: &BTreeSet<String>) -> Option<String> {
+    problem_of(name, Place::Name, policy, tags).map(|(_, problem)| problem)
 }
 
 fn problem_of(text: &str, place: Place, policy: &Policy, tags: &BTreeSet<String>) -> Option<(Severity, String)> {

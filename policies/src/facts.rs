@@ -65,6 +65,9 @@ pub struct PolicyFacts {
     pub auto_approver_exit_nodes: Vec<String>,
     /// What holds for connections that no rule names.
     pub default_posture: Posture,
+    /// Another installation, or another Tailnet of this one, that writes the policy, as its first line says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_owner: Option<String>,
 }
 
 /// What holds for connections that no rule names.

@@ -3,6 +3,7 @@
 //! [`evaluate()`] runs the table of rules ([`table::RULES`]) over a [`Request`] and a [`Snapshot`]. The webhook asks it about
 //! every change, the operator before it acts, `kubectl tailnet lint` about files: all get the same verdict.
 
+pub mod access_policy;
 pub mod base;
 #[cfg(feature = "cases")]
 pub mod cases;

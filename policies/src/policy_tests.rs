@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use tailnet_headscale::document::{Policy, Posture, Test};
+use tailnet_headscale::document::{Grant, Policy, Posture, Test};
 
 use crate::base::without_port;
 use crate::facts::Facts;
@@ -63,7 +63,7 @@ impl Rule {
         }
     }
 
-    fn allows_port(&self, protocol: &str, port: i64) -> Answer {
+    pub(crate) fn allows_port(&self, protocol: &str, port: i64) -> Answer {
         let Some(ports) = &self.ports else {
             return Answer::Unknown;
         };
@@ -79,17 +79,7 @@ pub(crate) fn rules_of(policy: &Policy) -> Vec<Rule> {
     let grants = policy.grants.iter().flatten().enumerate();
     let grants = grants
         .filter(|(_, grant)| grant.via.is_empty() && !grant.ip.is_empty())
-        .map(|(at, grant)| Rule {
-            place: format!("grants[{at}]"),
-            src: grant.src.clone(),
-            dst: grant.dst.clone(),
-            ports: grant
-                .ip
-                .iter()
-                .map(|text| grant_ports(text))
-                .collect::<Option<Vec<_>>>()
-                .map(|ports| ports.concat()),
-        });
+        .map(|(at, grant)| grant_rule(at, grant));
     // An entry of acls has ports per destination: it is as many rules.
     let acls = policy.acls.iter().flatten().enumerate().flat_map(|(at, acl)| {
         acl.dst.iter().map(move |dst| Rule {
@@ -102,6 +92,29 @@ pub(crate) fn rules_of(policy: &Policy) -> Vec<Rule> {
         })
     });
     grants.chain(acls).collect()
+}
+
+fn grant_rule(at: usize, grant: &Grant) -> Rule {
+    let ports = grant
+        .ip
+        .iter()
+        .map(|text| grant_ports(text))
+        .collect::<Option<Vec<_>>>();
+    Rule {
+        place: format!("grants[{at}]"),
+        src: grant.src.clone(),
+        dst: grant.dst.clone(),
+        ports: ports.map(|ports| ports.concat()),
+    }
+}
+
+/// The rules that work through certain routers.
+pub(crate) fn grants_by_router(policy: &Policy) -> Vec<Rule> {
+    let grants = policy.grants.iter().flatten().enumerate();
+    grants
+        .filter(|(_, grant)| !grant.via.is_empty() && !grant.ip.is_empty())
+        .map(|(at, grant)| grant_rule(at, grant))
+        .collect()
 }
 
 /// `*`, `443`, `80-90`, `tcp:443`, `tcp:1-5,9`.
@@ -177,13 +190,13 @@ pub(crate) fn within(name: &str, entry: &str, policy: &Policy) -> Answer {
     }
 }
 
-fn any(name: &str, entries: &[String], policy: &Policy) -> Answer {
+pub(crate) fn any(name: &str, entries: &[String], policy: &Policy) -> Answer {
     let answers = entries.iter().map(|entry| within(name, entry, policy));
     answers.max().unwrap_or(Answer::No)
 }
 
 /// As [`any`], of a destination: `*` there is every address.
-fn reaches(name: &str, entries: &[String], policy: &Policy) -> Answer {
+pub(crate) fn reaches(name: &str, entries: &[String], policy: &Policy) -> Answer {
     match entries.iter().any(|entry| entry == "*") {
         true => Answer::Yes,
         false => any(name, entries, policy),
@@ -230,7 +243,7 @@ pub(crate) fn failures(base: &Policy, generated: &[Rule], facts: Option<&Facts>)
             let facts = facts.filter(|_| name.starts_with("tag:"))?;
             (!facts.nodes.iter().any(|node| node.tags.contains(name))).then(|| {
                 format!(
-                    "{path} fails: it names {name}, which no node has yet; Headscale refuses every policy until one has"
+                    "{path} cannot run: it names {name}, which no node has yet; the operator sets it aside until one has"
                 )
             })
         };
@@ -354,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_without_a_node_blocks_every_policy() {
+    fn a_test_for_a_tag_without_a_node_cannot_run() {
         let told = test(r#"{ "src": "tag:new", "deny": ["db:22"] }"#, &[]);
         assert!(told[0].contains("it names tag:new, which no node has yet"), "{told:?}");
     }

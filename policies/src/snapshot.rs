@@ -527,6 +527,11 @@ impl Snapshot {
         self.index.get(key).map_or(&[], Vec::as_slice)
     }
 
+    /// Everything that refers to a Tailnet, and the Tailnet itself, in no order.
+    pub fn members(&self, tailnet: &str) -> impl Iterator<Item = &Arc<Object>> {
+        self.indexed(&IndexKey::Member(tailnet.to_owned())).iter()
+    }
+
     /// The sites of a Tailnet whose prefixes overlap one, with those prefixes.
     pub(crate) fn sites_overlapping(&self, tailnet: &str, prefix: IpNet) -> Vec<(IpNet, &Arc<Object>)> {
         self.prefixes

@@ -71,8 +71,8 @@ pub static TN111: Rule = Rule {
     security: false,
     field: "spec.policy.baseConfigMap",
     message: "the tests in the base document hold for the rendered policy, as far as that can be told without Headscale",
-    why: "Headscale runs a policy's `tests` on every write and refuses it when one fails. A test that names a tag which no node has fails too: it \
-          keeps every change of everybody out until such a node is there.",
+    why: "Headscale runs a policy's `tests` on every write and refuses it when one fails. A test that names a tag which no node has would \
+          fail too; the operator sets it aside until such a node is there, so that it does not keep everybody's changes out, and tests nothing.",
     example: "kind: ConfigMap\nmetadata: { name: tailnet-policy }\ndata:\n  policy.hujson: |\n    { \"grants\": [], \"tests\": [{ \"src\": \"tag:ci\", \"accept\": [\"db:5432\"] }] }",
     fix: "Add the rule that the test asks for, or take the test out until its node is there.",
     check: Check::Cross(tests_hold),

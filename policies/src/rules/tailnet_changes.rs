@@ -40,11 +40,12 @@ pub static TN108: Rule = Rule {
     severity: Severity::Deny,
     security: false,
     field: "spec.policy",
-    message: "no other Tailnet writes the policy of the same server",
+    message: "nobody else writes the policy of the same server: no other Tailnet, and no other installation",
     why: "Headscale has one policy document, and the last writer wins: two Tailnets would undo each other's grants for ever. The server counts, \
-          whether it is named in `spec.server` or in `spec.api.endpoint`.",
+          whether it is named in `spec.server` or in `spec.api.endpoint`. Another installation is known by the first line of the live policy, which \
+          the writer puts there.",
     example: "kind: Tailnet\nmetadata: { name: corp-2 }\nspec:\n  server: https://login.example.net\n  api: { endpoint: https://control.example.net }   # Tailnet corp has this endpoint and a spec.policy\n  policy: { baseConfigMap: tailnet-policy }",
-    fix: "Leave `spec.policy` out here, or take it out of the other Tailnet first.",
+    fix: "Leave `spec.policy` out here, or take it out of the other Tailnet first: its mark then goes from the live policy.",
     check: Check::Cross(policy_has_one_writer),
 };
 
@@ -162,5 +163,16 @@ fn policy_has_one_writer(object: &Object, view: &View<'_>, report: &mut Report<'
         report
             .add(Class::Forbidden, "spec.policy", Shown::NOTHING, detail)
             .held_by(writer.reference());
+    }
+    let foreign = view
+        .snapshot
+        .facts(&object.name)
+        .and_then(|known| known.facts.policy.foreign_owner.as_ref());
+    if let Some(owner) = foreign {
+        let detail = format!(
+            "the live policy is written by {}, as its first line says: leave spec.policy out here or there, or take that line out of the live policy if that installation is gone",
+            cut(owner, 200)
+        );
+        report.add(Class::Forbidden, "spec.policy", Shown::NOTHING, detail);
     }
 }
