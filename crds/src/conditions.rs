@@ -147,7 +147,7 @@ reasons! {
 
     // Overall
     READY_REASON = "Ready", &[READY], "Everything that the object asks for is in place.", "", Done;
-    NOT_ACCEPTED = "NotAccepted", &[REACHABLE, API_KEY_READY, KEY_READY, WORKLOAD_READY, POLICY_READY, ROUTES_READY, DNS_READY, READY], "The object is not accepted.", "See Accepted.", Author;
+    NOT_ACCEPTED = "NotAccepted", &[REACHABLE, API_KEY_READY, KEY_READY, WORKLOAD_READY, POLICY_READY, ROUTES_READY, DNS_READY, ADVERTISED, APPROVED, READY], "The object is not accepted.", "See Accepted.", Author;
     PROGRESSING = "Progressing", &[READY, WORKLOAD_READY], "Not there yet; nothing is known to be wrong.", "Wait. If it lasts longer than a minute, look at the Deployment and the Pods (kubectl -n tailnet-system get deployments,pods -l tsunaro.io/owner-name=NAME, then describe). Our own kinds have no events.", Wait;
     NOT_IMPLEMENTED = "NotImplemented", &[READY], "This version of the operator checks the object and does nothing else with it.", "Wait for a version that does (docs/status.md).", Wait;
     API_SERVER_ERROR = "APIServerError", &[API_KEY_READY, KEY_READY, WORKLOAD_READY, READY], "The API server refused or did not answer a request of the operator; the message has its words.", "Mostly nothing: the operator tries again. If it lasts, check quotas, admission policies and the operator's RBAC.", Platform;
@@ -155,7 +155,7 @@ reasons! {
 
     // Headscale
     REACHABLE_REASON = "Reachable", &[REACHABLE], "Headscale answered the last request.", "", Done;
-    CONTROL_PLANE_UNREACHABLE = "ControlPlaneUnreachable", &[REACHABLE, API_KEY_READY, KEY_READY, POLICY_READY, READY], "Headscale does not answer. Connections that exist go on.", "Check spec.server or spec.api.endpoint, the network and Headscale itself.", TailnetAdmin;
+    CONTROL_PLANE_UNREACHABLE = "ControlPlaneUnreachable", &[REACHABLE, API_KEY_READY, KEY_READY, POLICY_READY, ADVERTISED, APPROVED, READY], "Headscale does not answer. Connections that exist go on.", "Check spec.server or spec.api.endpoint, the network and Headscale itself.", TailnetAdmin;
     CERTIFICATE_NOT_TRUSTED = "CertificateNotTrusted", &[REACHABLE], "Headscale's certificate does not chain to a trusted CA, or is for another name.", "Set spec.api.caConfigMapRef, or the chart's trustedCA.", Platform;
     CA_UNUSABLE = "CAUnusable", &[REACHABLE], "A CA bundle for Headscale is missing or is no PEM text.", "Repair the ConfigMap of spec.api.caConfigMapRef (its key is ca.crt unless the reference says otherwise; the message lists the keys that it has), or the chart's trustedCA.", Platform;
     INVALID_URL = "InvalidURL", &[REACHABLE], "spec.server or spec.api.endpoint is no usable URL.", "Correct it.", Platform;
@@ -185,14 +185,17 @@ reasons! {
 
     // Policy
     POLICY_READ_ONLY = "ReadOnly", &[POLICY_READY], "The Tailnet has no spec.policy: the operator reads the policy and reports what is missing.", "", Done;
-    POLICY_NOT_BUILT = "NotBuilt", &[POLICY_READY], "spec.policy is present, but this version neither renders nor writes a policy: it has no effect.", "Set Headscale's policy yourself; remove spec.policy, or wait for the version that does (docs/status.md).", Platform;
-    @later POLICY_DRY_RUN = "DryRun", &[POLICY_READY], "The policy is rendered but not written.", "Compare it (status.policy, kubectl tailnet policy diff) and set policy.mode: Apply.", Platform;
-    @later POLICY_APPLIED = "Applied", &[POLICY_READY], "The live policy is the rendered one.", "", Done;
-    @later POLICY_REJECTED = "Rejected", &[POLICY_READY], "Headscale refused the rendered policy; the old one stays in force.", "Correct the base document; status.policy.rejection has Headscale's words.", Platform;
-    @later POSTURE_HELD = "PostureHeld", &[POLICY_READY], "The rendered policy would turn allow-all into deny or back, so it is held back.", "Set policy.acknowledgePosture to status.policy.renderedSHA256.", Platform;
-    @later BASE_NOT_FOUND = "BaseNotFound", &[POLICY_READY], "The ConfigMap of policy.baseConfigMap or its key policy.hujson does not exist.", "Create it in the operator namespace.", Platform;
-    @later BASE_INVALID = "BaseInvalid", &[POLICY_READY], "The base document cannot be read as HuJSON or names what it does not define.", "Correct it; the message has the place.", Platform;
-    @later OWNED_ELSEWHERE = "OwnedElsewhere", &[POLICY_READY], "Another Tailnet or another installation owns the policy of this Headscale.", "Remove spec.policy from one of them.", Platform;
+    POLICY_DRY_RUN = "DryRun", &[POLICY_READY], "The policy is rendered but not written. True: the live policy is the same anyway.", "Compare it (the ConfigMap in status.policy.renderedConfigMap has the diff, as has kubectl tailnet policy diff) and set policy.mode: Apply.", Platform;
+    POLICY_APPLIED = "Applied", &[POLICY_READY], "The live policy is the rendered one.", "", Done;
+    POLICY_REJECTED = "Rejected", &[POLICY_READY], "Headscale refused the rendered policy; the old one stays in force.", "Correct the base document; status.policy.rejection has Headscale's words.", Platform;
+    POSTURE_HELD = "PostureHeld", &[POLICY_READY], "The rendered policy would turn allow-all into deny, so it is held back. Back to allow-all is never written by itself: an empty list of grants stands in the document then.", "Set policy.acknowledgePosture to status.policy.renderedSHA256.", Platform;
+    REMOVALS_HELD = "RemovalsHeld", &[POLICY_READY], "The rendered policy lacks entries of objects that the API server still has, and the operator's own view of them is not up to date. Nothing is written meanwhile.", "Mostly nothing: it ends when the operator's watches have caught up. If it lasts, look at the operator's log.", Wait;
+    POLICY_PENDING = "Pending", &[POLICY_READY], "The live policy differs from the rendered one and is about to be written; changes that come together are written together.", "Wait a few seconds.", Wait;
+    POLICY_NOT_WRITTEN = "NotWritten", &[POLICY_READY], "The policy could not be written or rendered; the message says why. The old one stays in force.", "Act on the message; the operator tries again.", Platform;
+    UNDEFINED_PRINCIPAL = "UndefinedPrincipal", &[POLICY_READY], "The object names a group, host or tag that the policy does not define, so it has no entries in the policy. Other objects are not concerned.", "Define the name in the base document, or correct it in the object.", Author;
+    BASE_NOT_FOUND = "BaseNotFound", &[POLICY_READY], "The ConfigMap of policy.baseConfigMap or its key policy.hujson does not exist.", "Create it in the operator namespace.", Platform;
+    BASE_INVALID = "BaseInvalid", &[POLICY_READY], "The base document cannot be read as HuJSON or names what it does not define.", "Correct it; the message has the place.", Platform;
+    OWNED_ELSEWHERE = "OwnedElsewhere", &[POLICY_READY], "Another Tailnet or another installation owns the policy of this Headscale.", "Remove spec.policy from one of them.", Platform;
     GRANTED = "Granted", &[POLICY_READY], "The live policy lets the traffic through.", "", Done;
     NO_GRANT = "NoGrant", &[POLICY_READY, ROUTES_READY], "No grant of the live policy lets the traffic through.", "Add one to the base document, or let the Tailnet own the policy.", TailnetAdmin;
     ALLOW_ALL = "AllowAll", &[POLICY_READY], "The live policy has no rules, so every node reaches every other.", "", Done;
@@ -215,16 +218,17 @@ reasons! {
     ROLLING_OUT = "RollingOut", &[WORKLOAD_READY], "Enough agents are available while others replace them. False: the newer ones do not get there (the message has their Pods' own words), or those that run are nodes of another tag or login server than the object asks for.", "Where it is False for longer than a minute, act on the message.", Wait;
     NODE_TAG_DIFFERS = "NodeTagDiffers", &[WORKLOAD_READY], "The node of a running agent has other tags in Headscale than the object asks for; the message names it. Somebody changed them there.", "Give the node its tag back, or delete its Pod: the next one joins as a node of its own.", TailnetAdmin;
     CA_NOT_FOUND = "CANotFound", &[WORKLOAD_READY], "The CA bundle for the agents cannot be read; the message names it. What runs goes on unchanged.", "Create the ConfigMap or key, or correct spec.api.caConfigMapRef of the Tailnet.", Platform;
-    CHILD_NOT_OURS = "ChildNotOurs", &[WORKLOAD_READY, KEY_READY, API_KEY_READY], "An object of a name that the operator needs exists and is not its own.", "Rename or delete that object; it is never taken over.", Platform;
+    CHILD_NOT_OURS = "ChildNotOurs", &[WORKLOAD_READY, KEY_READY, API_KEY_READY, POLICY_READY], "An object of a name that the operator needs exists and is not its own.", "Rename or delete that object; it is never taken over.", Platform;
 
     // Routes of targets, sites and gateways
     ROUTED = "Routed", &[ROUTES_READY], "Every target is routed and granted.", "", Done;
     NOT_ADVERTISED = "NotAdvertised", &[ROUTES_READY, ADVERTISED, READY], "No router advertises a prefix that covers the address.", "Advertise it on the router (--advertise-routes).", TailnetAdmin;
     NOT_APPROVED = "NotApproved", &[ROUTES_READY, APPROVED, ROUTES_IN_SYNC, READY], "A router advertises the route, but it is not approved.", "Approve it (headscale nodes approve-routes), or add an autoApprover.", TailnetAdmin;
     NOT_SERVING = "NotServing", &[ROUTES_READY, READY], "The route is approved, but no live router serves it.", "Bring the router back.", TailnetAdmin;
+    ROUTER_EXPIRED = "RouterExpired", &[READY], "The node key of the router has expired: Headscale still lists it, but nothing passes through it.", "Log the router in again.", TailnetAdmin;
     DIAL_FAILED = "DialFailed", &[ROUTES_READY], "The route exists, but the agent's last connection to the target failed; the message has the class of the error.", "Check the target itself and the firewall before it.", Author;
-    @later ADVERTISED_REASON = "Advertised", &[ADVERTISED], "Every prefix is advertised by a router with one of the tags.", "", Done;
-    @later APPROVED_REASON = "Approved", &[APPROVED, ROUTES_IN_SYNC], "Every route is approved.", "", Done;
+    ADVERTISED_REASON = "Advertised", &[ADVERTISED], "Every prefix is advertised by a router with one of the tags.", "", Done;
+    APPROVED_REASON = "Approved", &[APPROVED, ROUTES_IN_SYNC], "Every route is approved.", "", Done;
 
     // Certificates
     @later CERTIFICATE_READY_REASON = "CertificateReady", &[CERTIFICATE_READY], "There is a certificate for all http names.", "", Done;

@@ -51,6 +51,10 @@ pub mod annotation {
     pub const FACTS_CHUNKS: &str = "tsunaro.io/facts-chunks";
     /// sha256 (hex) of the whole text of a Tailnet's facts.
     pub const FACTS_SHA256: &str = "tsunaro.io/facts-sha256";
+    /// sha256 (hex) of the policy that this installation last wrote, on the ConfigMap of the rendered policy.
+    pub const POLICY_APPLIED_SHA256: &str = "tsunaro.io/policy-applied-sha256";
+    /// When it was written, RFC 3339 UTC.
+    pub const POLICY_APPLIED_AT: &str = "tsunaro.io/policy-applied-at";
     /// SOA serial of a gateway's zone.
     pub const DNS_SERIAL: &str = "tsunaro.io/dns-serial";
     /// sha256 (hex) of the meaning of a gateway's zone.
@@ -126,6 +130,11 @@ pub mod tailnet {
     /// ConfigMap with chunk `index` of the facts.
     pub fn facts_config_map(tailnet: &str, index: usize) -> String {
         format!("tailnet-facts-{tailnet}-{index}")
+    }
+
+    /// ConfigMap with the rendered policy.
+    pub fn rendered_policy_config_map(tailnet: &str) -> String {
+        format!("tailnet-rendered-policy-{tailnet}")
     }
 
     /// Lease whose renewTime is the last successful read of Headscale.

@@ -12,6 +12,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tailnet_crds::{Tailnet, TailnetEgress, TailnetGateway, TailnetIngress, TailnetSite};
 
+use crate::access_policy::AccessPolicies;
 use crate::agents::Agents;
 use crate::backoff::Backoff;
 use crate::claims::Keeper;
@@ -57,6 +58,8 @@ pub struct Context {
     pub claims: Keeper,
     /// The organisation's policies.
     pub policies: Policies,
+    /// The access policies that this installation writes.
+    pub access_policies: AccessPolicies,
     /// What the agents say.
     pub agents: Agents,
     /// Fields of children that the API server keeps changing.
@@ -95,6 +98,7 @@ impl Context {
     /// new facts, new keys, a changed Tailnet.
     pub fn enqueue_members(&self, name: &str) {
         self.queues.names.push(ObjectRef::new(name));
+        self.queues.policy.push(ObjectRef::new(name));
         for egress in self.stores.egresses.state() {
             if egress.spec.tailnet_ref.name == name {
                 self.queues.egress.push(ObjectRef::from_obj(egress.as_ref()));
@@ -157,11 +161,13 @@ pub struct Queues {
     pub tailnet: Queue<Tailnet>,
     /// `controllers::tailnet_names`: claims and hosts file of a Tailnet.
     pub names: Queue<Tailnet>,
+    /// `controllers::tailnet_policy`: the access policy of a Tailnet.
+    pub policy: Queue<Tailnet>,
     /// `controllers::tailnet_egress`.
     pub egress: Queue<TailnetEgress>,
     /// `controllers::accepted_only`.
     pub ingress: Queue<TailnetIngress>,
-    /// `controllers::accepted_only`.
+    /// `controllers::tailnet_site`.
     pub site: Queue<TailnetSite>,
     /// `controllers::accepted_only`.
     pub gateway: Queue<TailnetGateway>,

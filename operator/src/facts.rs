@@ -22,6 +22,7 @@ use tailnet_headscale::Node;
 use tailnet_headscale::document::Posture as LivePosture;
 use tailnet_policies::facts::{self, Chunk, DATA_KEY, Facts, NodeFacts, PolicyFacts, Posture, RouteFacts};
 
+use crate::access_policy::foreign_owner;
 use crate::children::{self, ChildError};
 use crate::context::Context;
 use crate::headscale_clients::Observed;
@@ -81,8 +82,16 @@ impl Published {
     }
 }
 
-/// The facts in an observation.
-pub fn from_observed(observed: &Observed) -> Facts {
+/// The facts in an observation of the server of `tailnet`.
+pub fn of(context: &Context, tailnet: &str, observed: &Observed) -> Facts {
+    let mut facts = from_observed(observed);
+    let live = observed.policy_text.as_ref().map(|policy| policy.text.as_str());
+    facts.policy.foreign_owner = foreign_owner(context, tailnet, live).map(|owner| owner.to_string());
+    facts
+}
+
+/// The facts in an observation, without those that depend on who asks.
+fn from_observed(observed: &Observed) -> Facts {
     let mut facts = Facts {
         version: facts::FORMAT_VERSION,
         server_version: observed.server_version.clone(),
@@ -105,6 +114,7 @@ fn policy_facts(observed: &Observed) -> PolicyFacts {
         auto_approver_routes: policy.auto_approvers.routes.clone(),
         auto_approver_exit_nodes: policy.auto_approvers.exit_node.clone(),
         default_posture: posture(observed),
+        foreign_owner: None,
     }
 }
 
@@ -161,7 +171,7 @@ pub async fn publish(
     observed: &Observed,
 ) -> Result<(Facts, Vec<String>), PublishError> {
     let name = tailnet.name_any();
-    let mut facts = from_observed(observed);
+    let mut facts = of(context, &name, observed);
     let stored = stored_chunks(context, &name);
     let before = context.published.facts.lock().get(&name).cloned();
     let before =

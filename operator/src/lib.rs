@@ -2,6 +2,7 @@
 //!
 //! [`run`] is the whole process behind the command line: watches, leader election, one controller per kind.
 
+pub mod access_policy;
 mod admission_probe;
 pub mod agents;
 mod backends;

@@ -6,6 +6,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tailnet_crds::Kind;
 use tailnet_crds::names::label::{OWNER_KIND, TAILNET};
+use tailnet_crds::names::tailnet::rendered_policy_config_map;
 
 use crate::backends;
 use crate::context::Context;
@@ -27,6 +28,8 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
             ctx.metrics.forget(Kind::Tailnet, None, &tailnet.name_any());
             ctx.backoff.succeeded(&runner::key("Tailnet", tailnet));
             ctx.backoff.succeeded(&runner::key("TailnetNames", tailnet));
+            ctx.backoff.succeeded(&runner::key("TailnetPolicy", tailnet));
+            ctx.access_policies.forget(&tailnet.name_any());
         }
         ctx.queues.tailnet.push(ObjectRef::from_obj(tailnet));
         ctx.enqueue_members(&tailnet.name_any());
@@ -46,6 +49,7 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
         }
         ctx.queues.egress.push(reference);
         ctx.queues.names.push(ObjectRef::new(&egress.spec.tailnet_ref.name));
+        ctx.queues.policy.push(ObjectRef::new(&egress.spec.tailnet_ref.name));
     });
 
     let ctx = on(context);
@@ -63,6 +67,7 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
         }
         ctx.queues.ingress.push(reference);
         ctx.queues.names.push(ObjectRef::new(&ingress.spec.tailnet_ref.name));
+        ctx.queues.policy.push(ObjectRef::new(&ingress.spec.tailnet_ref.name));
     });
 
     let ctx = on(context);
@@ -76,6 +81,7 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
         }
         ctx.queues.site.push(reference);
         ctx.queues.names.push(ObjectRef::new(&site.spec.tailnet_ref.name));
+        ctx.queues.policy.push(ObjectRef::new(&site.spec.tailnet_ref.name));
     });
 
     let ctx = on(context);
@@ -89,6 +95,7 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
         }
         ctx.queues.gateway.push(reference);
         ctx.queues.names.push(ObjectRef::new(&gateway.spec.tailnet_ref.name));
+        ctx.queues.policy.push(ObjectRef::new(&gateway.spec.tailnet_ref.name));
     });
 
     let ctx = on(context);
@@ -138,6 +145,9 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
             let base = base_changed && policy.is_some_and(|policy| policy.base_config_map == name);
             if ca || base {
                 ctx.queues.tailnet.push(ObjectRef::from_obj(tailnet.as_ref()));
+            }
+            if base || rendered_policy_config_map(&tailnet.name_any()) == name {
+                ctx.queues.policy.push(ObjectRef::from_obj(tailnet.as_ref()));
             }
             if ca || hosts::config_map_name(&tailnet) == Some(name.as_str()) {
                 ctx.enqueue_members(&tailnet.name_any());

@@ -48,6 +48,8 @@ pub fn namespace_rules() -> Vec<PolicyRule> {
         rule("apps", &["deployments"], CHILD),
         rule("networking.k8s.io", &["networkpolicies"], CHILD),
         rule("policy", &["poddisruptionbudgets"], CHILD),
+        // What was overwritten in the access policy is told in Events.
+        rule("events.k8s.io", &["events"], &["create"]),
         rule(
             "coordination.k8s.io",
             &["leases"],

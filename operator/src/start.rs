@@ -19,6 +19,7 @@ use tailnet_process::{Readiness, health, stop_signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::access_policy::AccessPolicies;
 use crate::admission_probe;
 use crate::agents::{self, Agents};
 use crate::backends;
@@ -108,6 +109,7 @@ pub(crate) struct Watches {
 struct AllRequests {
     tailnet: Requests<Tailnet>,
     names: Requests<Tailnet>,
+    policy: Requests<Tailnet>,
     egress: Requests<TailnetEgress>,
     ingress: Requests<TailnetIngress>,
     site: Requests<TailnetSite>,
@@ -309,6 +311,7 @@ fn assemble(settings: Settings, client: Client, metrics: Arc<Metrics>) -> (Watch
     };
     let (tailnet, tailnet_requests) = queue();
     let (names, names_requests) = queue();
+    let (policy, policy_requests) = queue();
     let (egress, egress_requests) = queue();
     let (ingress, ingress_requests) = queue();
     let (site, site_requests) = queue();
@@ -323,6 +326,7 @@ fn assemble(settings: Settings, client: Client, metrics: Arc<Metrics>) -> (Watch
         recovered: Recovered::default(),
         published: Published::default(),
         policies: Policies::default(),
+        access_policies: AccessPolicies::default(),
         agents: Agents::default(),
         put_back: PutBack::default(),
         acting_since: OnceLock::new(),
@@ -332,6 +336,7 @@ fn assemble(settings: Settings, client: Client, metrics: Arc<Metrics>) -> (Watch
         queues: Queues {
             tailnet,
             names,
+            policy,
             egress,
             ingress,
             site,
@@ -344,6 +349,7 @@ fn assemble(settings: Settings, client: Client, metrics: Arc<Metrics>) -> (Watch
     let requests = AllRequests {
         tailnet: tailnet_requests,
         names: names_requests,
+        policy: policy_requests,
         egress: egress_requests,
         ingress: ingress_requests,
         site: site_requests,
@@ -523,6 +529,7 @@ fn spawn_controllers(
         let AllRequests {
             tailnet,
             names,
+            policy,
             egress,
             ingress,
             site,
@@ -534,9 +541,10 @@ fn spawn_controllers(
             organisation::run(Arc::clone(&context), stop.clone()),
             controllers::headscale_changes::run(Arc::clone(&context), stop.clone()),
             controllers::tailnet_names::run(Arc::clone(&context), names, stop.clone()),
+            controllers::tailnet_policy::run(Arc::clone(&context), policy, stop.clone()),
             controllers::tailnet_egress::run(Arc::clone(&context), egress, stop.clone()),
             controllers::accepted_only::run_ingress(Arc::clone(&context), ingress, stop.clone()),
-            controllers::accepted_only::run_site(Arc::clone(&context), site, stop.clone()),
+            controllers::tailnet_site::run(Arc::clone(&context), site, stop.clone()),
             controllers::accepted_only::run_gateway(Arc::clone(&context), gateway, stop.clone()),
         );
         "controllers"

@@ -3,11 +3,13 @@
 //! Every test has an operator namespace of its own, with exactly the rights that the operator's roles give, and one Tailnet;
 //! they take turns, since an operator serves all Tailnets of a cluster.
 
+mod access_policy;
 mod bed;
 mod ledger_lost;
 mod organisation;
 mod second_headscale;
 mod server_move;
+mod sites;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

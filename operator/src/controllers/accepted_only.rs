@@ -13,9 +13,9 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tailnet_crds::conditions::condition::{ACCEPTED, READY};
+use tailnet_crds::conditions::condition::{ACCEPTED, POLICY_READY, READY};
 use tailnet_crds::conditions::reason;
-use tailnet_crds::{Kind, TailnetGateway, TailnetIngress, TailnetSite};
+use tailnet_crds::{Kind, TailnetGateway, TailnetIngress};
 use tokio_util::sync::CancellationToken;
 
 use crate::claims::KeepError;
@@ -47,15 +47,6 @@ pub async fn run_ingress(context: Arc<Context>, requests: Requests<TailnetIngres
         Api::namespaced(context.client.clone(), &object.namespace().unwrap_or_default())
     };
     run(Kind::TailnetIngress, context, store, requests, stop, api).await;
-}
-
-/// TailnetSite, until `stop`.
-pub async fn run_site(context: Arc<Context>, requests: Requests<TailnetSite>, stop: CancellationToken) {
-    let store = context.stores.sites.clone();
-    run(Kind::TailnetSite, context, store, requests, stop, |context, _| {
-        Api::all(context.client.clone())
-    })
-    .await;
 }
 
 /// TailnetGateway, until `stop`.
@@ -96,8 +87,11 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
     let mut current = serde_json::to_value(object)?;
-    let tailnet = current.pointer("/spec/tailnetRef/name").and_then(Value::as_str);
-    let settled = claims::settle(context, tailnet.unwrap_or_default()).await;
+    let tailnet = current
+        .pointer("/spec/tailnetRef/name")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let settled = claims::settle(context, tailnet.as_deref().unwrap_or_default()).await;
     let (verdict, outcome) = context.guard.verdict(kind, object)?;
     let mut wanted = current.get_mut("status").map(Value::take).unwrap_or_default();
     let before: Vec<Condition> = match wanted.get("conditions") {
@@ -122,6 +116,12 @@ where
             let reason = frozen_reason(object, &findings);
             conditions.set(ACCEPTED, Truth::False, reason, message(&findings));
         }
+    }
+    let reference = tailnet_policies::ObjectRef::ours(kind, object.namespace().as_deref(), &object.name_any());
+    let tailnet = tailnet.unwrap_or_default();
+    if let Some(why) = context.access_policies.left_out(&tailnet, &reference.to_string()) {
+        let message = format!("the object has no entries in the policy: {why}");
+        conditions.set(POLICY_READY, Truth::False, reason::UNDEFINED_PRINCIPAL, message);
     }
     conditions.set(
         READY,

@@ -8,3 +8,5 @@ pub mod tailnet;
 pub mod tailnet_departed;
 pub mod tailnet_egress;
 pub mod tailnet_names;
+pub mod tailnet_policy;
+pub mod tailnet_site;

@@ -327,7 +327,7 @@ async fn publish(
     if changed {
         context
             .guard
-            .facts(&name, Some(facts::from_observed(observed)), Duration::ZERO);
+            .facts(&name, Some(facts::of(context, &name, observed)), Duration::ZERO);
     }
     match facts::publish(context, tailnet, observed).await {
         Ok((_, names)) => Ok(names),
@@ -393,6 +393,7 @@ async fn write_status(
             .guard
             .with(|snapshot| Standings::of(snapshot, context.policies.vanished())),
         used_tags: used_tags(context, &name),
+        policy: context.access_policies.outcome(&name),
     };
     let new = status(
         &tailnet.spec,

@@ -9,10 +9,12 @@ use jiff::Timestamp;
 use kube::api::Api;
 use kube::runtime::reflector::ObjectRef;
 use tailnet_crds::Tailnet;
-use tailnet_headscale::{Client, Endpoint, Limits};
+use tailnet_headscale::{Class, Client, Endpoint, Limits};
 use tokio_util::sync::CancellationToken;
 
+use crate::access_policy;
 use crate::context::Context;
+use crate::controllers::tailnet_policy;
 use crate::key_cleanup::{self, CleanupError, absent_is_fine};
 use crate::key_recovery;
 use crate::ledger::{KeyKind, LedgerError};
@@ -152,6 +154,15 @@ async fn clean_up(context: &Context, tailnet: &str) -> Result<Pass, DepartedErro
     // Refused: the last step was done before a crash, or somebody deleted the key. It opens nothing any more either way.
     if working_key::is_accepted(&client).await? {
         key_recovery::from_headscale(context, tailnet, &key.server, &client).await?;
+        if let Some(owner) = access_policy::own(context, tailnet) {
+            match tailnet_policy::release(&client, &owner).await {
+                // Whoever writes the policy next has to take the line out by hand.
+                Err(error) if error.class() == Class::Permanent => {
+                    tracing::warn!(tailnet, %error, "the owner's line stays in the live access policy");
+                }
+                released => drop(released?),
+            }
+        }
         let nodes = client.nodes().await?;
         let progress = key_cleanup::sweep_preauth(context, tailnet, &key.server, &client, &nodes).await?;
         let ledger = context.ledger.read().await?;

@@ -12,6 +12,7 @@ use tailnet_crds::{
 use tailnet_headscale::{Class, Error as HeadscaleError};
 use tailnet_policies::facts::Posture;
 
+use crate::access_policy::Outcome;
 use crate::children::sha256_hex;
 use crate::facts::posture;
 use crate::guard::{self, Verdict};
@@ -97,6 +98,8 @@ pub struct Found<'a> {
     pub counts: ObjectCounts,
     /// The organisation's policies.
     pub organisation: Standings,
+    /// What became of the policy, where this installation writes it.
+    pub policy: Option<Outcome>,
     /// Tags that accepted objects use, with the object, sorted.
     pub used_tags: Vec<(String, String)>,
 }
@@ -117,7 +120,7 @@ pub fn status(
     policy(&mut conditions, spec, found);
     names(&mut conditions, spec, found);
     organisation(&mut conditions, found);
-    ready(&mut conditions, found);
+    ready(&mut conditions, spec, found);
     let api_key = match &found.key {
         Some(Ok(key)) => Some(key.clone()),
         // What was, while it cannot be looked at.
@@ -131,7 +134,7 @@ pub fn status(
     TailnetStatus {
         conditions: conditions.finish(),
         api_key,
-        policy: found.observed.map(policy_status).or(before.policy),
+        policy: policy_status(spec, found).or(before.policy),
         observed: found
             .observed
             .map(|o| observed_status(o, found, before.observed.as_ref()))
@@ -235,15 +238,16 @@ fn api_key(conditions: &mut Conditions, found: &Found<'_>) {
 
 fn policy(conditions: &mut Conditions, spec: &TailnetSpec, found: &Found<'_>) {
     const TYPE: &str = POLICY_READY;
-    if let Some(policy) = &spec.policy {
-        let mode = match policy.mode {
-            PolicyMode::DryRun => "DryRun",
-            PolicyMode::Apply => "Apply",
-        };
-        let message = format!(
-            "this version neither renders nor writes a policy, so spec.policy (mode {mode}) has no effect: set Headscale's policy yourself"
-        );
-        conditions.set(TYPE, Truth::Unknown, reason::POLICY_NOT_BUILT, message);
+    if spec.policy.is_some() {
+        match &found.policy {
+            Some(outcome) => conditions.set(
+                TYPE,
+                outcome.told.truth,
+                outcome.told.reason,
+                outcome.told.message.clone(),
+            ),
+            None => conditions.keep(TYPE, reason::UNKNOWN, "the policy has not been rendered yet"),
+        }
         return;
     }
     let Some(observed) = found.observed else {
@@ -338,8 +342,17 @@ fn names(conditions: &mut Conditions, spec: &TailnetSpec, found: &Found<'_>) {
     }
 }
 
-fn ready(conditions: &mut Conditions, found: &Found<'_>) {
-    let first = conditions.first_not_true(&[ACCEPTED, REACHABLE, API_KEY_READY]);
+fn ready(conditions: &mut Conditions, spec: &TailnetSpec, found: &Found<'_>) {
+    let mut order = vec![ACCEPTED, REACHABLE, API_KEY_READY];
+    // Whoever has a policy written wants it in force.
+    if spec
+        .policy
+        .as_ref()
+        .is_some_and(|policy| policy.mode == PolicyMode::Apply)
+    {
+        order.push(POLICY_READY);
+    }
+    let first = conditions.first_not_true(&order);
     if let Some((r#type, reason, message)) = first.map(|c| (c.type_.clone(), c.reason.clone(), c.message.clone())) {
         conditions.set(READY, Truth::False, &reason, format!("{type}: {message}"));
         return;
@@ -350,15 +363,19 @@ fn ready(conditions: &mut Conditions, found: &Found<'_>) {
     }
 }
 
-fn policy_status(observed: &Observed) -> PolicyStatus {
-    PolicyStatus {
+fn policy_status(spec: &TailnetSpec, found: &Found<'_>) -> Option<PolicyStatus> {
+    if let Some(outcome) = found.policy.as_ref().filter(|_| spec.policy.is_some()) {
+        return Some(outcome.status.clone());
+    }
+    let observed = found.observed?;
+    Some(PolicyStatus {
         live_sha256: observed.policy_text.as_ref().map(|policy| sha256_hex(&policy.text)),
         default_posture: Some(match posture(observed) {
             Posture::AllowAll => DefaultPosture::AllowAll,
             Posture::Deny => DefaultPosture::Deny,
         }),
         ..PolicyStatus::default()
-    }
+    })
 }
 
 fn observed_status(observed: &Observed, found: &Found<'_>, before: Option<&ObservedStatus>) -> ObservedStatus {

@@ -3,10 +3,11 @@ use std::time::Duration;
 
 use tailnet_crds::conditions::REASONS;
 use tailnet_crds::types::{SecretKeyRef, Text};
-use tailnet_crds::{TailnetDns, TailnetPolicy};
+use tailnet_crds::{PolicyMode, TailnetDns, TailnetPolicy};
 use tailnet_headscale::PolicyText;
 
 use super::*;
+use crate::desired::access_policy::Told;
 use crate::ledger::IntentionError;
 
 fn now() -> Timestamp {
@@ -51,6 +52,7 @@ fn healthy<'a>(observed: &'a Observed, verdict: &'a Verdict) -> Found<'a> {
             ..ObjectCounts::default()
         },
         organisation: Standings::default(),
+        policy: None,
         used_tags: vec![("tag:egress-a".into(), "TailnetEgress tailnet-system/a".into())],
     }
 }
@@ -264,17 +266,40 @@ fn the_policy_is_reported_as_it_is() {
 }
 
 #[test]
-fn owning_the_policy_is_refused_honestly() {
+fn the_outcome_of_an_owned_policy_is_told() {
     let observed = observed(Some("{}"));
-    let spec = TailnetSpec {
-        policy: Some(TailnetPolicy::default()),
+    let owning = |mode| TailnetSpec {
+        policy: Some(TailnetPolicy {
+            mode,
+            ..TailnetPolicy::default()
+        }),
         ..spec()
     };
-    let status = make(&spec, &healthy(&observed, &Verdict::Valid));
-    let (truth, reason, message) = told(&status, "PolicyReady");
-    assert_eq!((truth.as_str(), reason.as_str()), ("Unknown", "NotBuilt"));
-    assert!(message.contains("no effect"), "{message}");
-    assert_eq!(told(&status, "Ready").0, "True", "everything that is built works");
+    let mut found = healthy(&observed, &Verdict::Valid);
+    let status = make(&owning(PolicyMode::Apply), &found);
+    assert_eq!(told(&status, "PolicyReady").1, "Unknown", "not looked at yet");
+    assert_eq!(told(&status, "Ready").0, "False");
+    found.policy = Some(Outcome {
+        told: Told::new(Truth::False, reason::POLICY_REJECTED, "no"),
+        status: PolicyStatus {
+            rendered_sha256: Some("ab".into()),
+            rejection: Some("no".into()),
+            ..PolicyStatus::default()
+        },
+        left_out: Default::default(),
+    });
+    let status = make(&owning(PolicyMode::Apply), &found);
+    assert_eq!(
+        told(&status, "PolicyReady"),
+        ("False".into(), "Rejected".into(), "no".into())
+    );
+    assert_eq!(told(&status, "Ready").1, "Rejected");
+    assert_eq!(status.policy.as_ref().unwrap().rejection.as_deref(), Some("no"));
+    let status = make(&owning(PolicyMode::DryRun), &found);
+    assert_eq!(told(&status, "Ready").0, "True", "nothing was to be written");
+    // An outcome of before says nothing once others write the policy.
+    let status = make(&spec(), &found);
+    assert_eq!(status.policy.unwrap().rendered_sha256, None);
 }
 
 #[test]
