@@ -5,11 +5,12 @@ use clap::{Parser, Subcommand};
 use crate::audit::AuditArgs;
 use crate::doctor::DoctorArgs;
 use crate::lint::LintArgs;
+use crate::policy::PolicyArgs;
 use crate::why::WhyArgs;
 
 /// Checks manifests of tailnet-operator (tsunaro.io) before they reach a cluster, and says why a connection does not work.
 ///
-/// As a kubectl plugin it is called `kubectl tailnet`. `lint` and `audit` need no cluster, unless `lint --cluster` asks for one.
+/// As a kubectl plugin it is called `kubectl tailnet`. `lint`, `policy` and `audit` need no cluster, unless --cluster asks for one.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-tailnet", bin_name = "kubectl tailnet", version = tailnet_process::VERSION, max_term_width = 100)]
 pub struct Cli {
@@ -76,6 +77,18 @@ pub enum Command {
         kubectl tailnet doctor --operator-namespace network\n  \
         kubectl tailnet doctor -o json | jq '.checks[] | select(.state == \"fail\")'")]
     Doctor(DoctorArgs),
+    /// Show the access policy that the operator writes: the document, its difference to the live one, and which rule lets
+    /// somebody through.
+    ///
+    /// Works offline from files: the Tailnet, the ConfigMap with its base document, and the objects. With --cluster, what the
+    /// cluster has is taken too.
+    #[command(after_help = "Examples:\n  \
+        kubectl tailnet policy render deploy/ > policy.hujson\n  \
+        headscale policy get > live.hujson && kubectl tailnet policy diff --live live.hujson deploy/\n  \
+        kubectl tailnet policy diff --cluster\n  \
+        kubectl tailnet policy why tag:egress-team-a 192.0.2.10:5432 --cluster\n  \
+        kubectl tailnet policy why ann@ tag:ingress-team-a-portal:443 --live live.hujson")]
+    Policy(PolicyArgs),
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod facts;
 mod kinds;
 mod kubectl;
 mod lint;
+mod policy;
 mod why;
 
 use std::process::ExitCode;
@@ -23,5 +24,6 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Policy(args) => policy::run(&args),
     }
 }

@@ -1,6 +1,8 @@
 //! `--cluster`: what is there now. Lists only, once, within a deadline.
 
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,9 +39,47 @@ pub enum ClusterError {
     },
 }
 
+/// Which cluster, and how.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// `--context`.
+    pub context: Option<String>,
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--timeout`.
+    pub timeout: Duration,
+    /// `--operator-namespace`.
+    pub operator_namespace: String,
+}
+
+impl Access {
+    /// As `lint` was asked.
+    pub fn of(args: &LintArgs) -> Self {
+        Self {
+            context: args.context.clone(),
+            kubeconfig: args.kubeconfig.clone(),
+            timeout: args.timeout,
+            operator_namespace: args.operator_namespace.clone(),
+        }
+    }
+}
+
+/// The rendered policy of a Tailnet and the live one, as the operator published them.
+#[derive(Clone, Debug)]
+pub struct RenderedPolicy {
+    /// Name of the Tailnet.
+    pub tailnet: String,
+    /// The rendered document.
+    pub rendered: String,
+    /// The live one; None when Headscale has none.
+    pub live: Option<String>,
+}
+
 /// What is there.
 #[derive(Debug, Default)]
 pub struct Live {
+    /// The published access policies.
+    pub rendered_policies: Vec<RenderedPolicy>,
     objects: Vec<(Kind, Value)>,
     unknown: Vec<Kind>,
     namespaces: Option<Vec<(String, Labels)>>,
@@ -92,7 +132,7 @@ impl Live {
 }
 
 /// Reads the cluster that the flags name.
-pub fn read(args: &LintArgs) -> Result<Live, ClusterError> {
+pub fn read(args: &Access) -> Result<Live, ClusterError> {
     connect::with_client(
         args.kubeconfig.as_deref(),
         args.context.as_deref(),
@@ -184,6 +224,19 @@ async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, Cl
     Ok(live)
 }
 
+/// A text of a ConfigMap, or its compressed form under the same key with `.gz`.
+fn document(config_map: &ConfigMap, key: &str) -> Option<String> {
+    if let Some(text) = config_map.data.as_ref().and_then(|data| data.get(key)) {
+        return Some(text.clone());
+    }
+    let bytes = config_map.binary_data.as_ref()?.get(&format!("{key}.gz"))?;
+    let mut text = String::new();
+    // Somebody's own archive must not fill the memory.
+    let decoder = flate2::read::GzDecoder::new(bytes.0.as_slice());
+    decoder.take(16 * 1024 * 1024).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 /// What stands in the ConfigMaps of the operator namespace.
 fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
     let mut claims_parts: BTreeMap<String, Vec<Claims>> = BTreeMap::new();
@@ -191,6 +244,15 @@ fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
         let name = config_map.name_any();
         let data = config_map.data.clone().unwrap_or_default();
         let labels = config_map.labels();
+        if let Some(tailnet) = labels.get(label::TAILNET)
+            && names::tailnet::rendered_policy_config_map(tailnet) == name
+        {
+            live.rendered_policies.push(RenderedPolicy {
+                tailnet: tailnet.clone(),
+                rendered: document(config_map, "rendered.hujson").unwrap_or_default(),
+                live: document(config_map, "live.hujson"),
+            });
+        }
         let documents = live.base_documents.get_or_insert_default();
         documents.extend(data.get(base::KEY).map(|text| (name.clone(), text.clone())));
         if labels.get(label::ADMISSION_POLICY).map(String::as_str) == Some("true") {

@@ -1,11 +1,11 @@
 //! `lint`: the files are the cluster, every object in them is asked about.
 
 mod args;
-mod cluster;
+pub mod cluster;
 mod explain;
 mod github;
 mod locate;
-mod manifests;
+pub mod manifests;
 mod output;
 mod policies;
 mod sarif;
@@ -40,7 +40,7 @@ pub fn run(args: &LintArgs) -> ExitCode {
     errors.extend(policy_errors);
     let mut errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let live = if args.cluster {
-        match cluster::read(args) {
+        match cluster::read(&cluster::Access::of(args)) {
             Ok(live) => live,
             Err(error) => {
                 errors.push(error.to_string());

@@ -35,11 +35,12 @@ pub fn reference(workspace: &Workspace) -> Result<String> {
         let own = help(&[])?;
         let _ = write!(text, "\n## {binary}\n\n```text\n{own}\n```\n");
         for command in subcommands(&own) {
-            let _ = write!(
-                text,
-                "\n### {binary} {command}\n\n```text\n{}\n```\n",
-                help(&[command])?
-            );
+            let group = help(&[command])?;
+            let _ = write!(text, "\n### {binary} {command}\n\n```text\n{group}\n```\n");
+            for inner in subcommands(&group) {
+                let help = help(&[command, inner])?;
+                let _ = write!(text, "\n### {binary} {command} {inner}\n\n```text\n{help}\n```\n");
+            }
         }
     }
     Ok(text)
