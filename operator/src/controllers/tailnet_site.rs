@@ -23,6 +23,7 @@ use crate::guard::{Verdict, frozen_reason, message};
 use crate::headscale_clients::Observed;
 use crate::queue::Requests;
 use crate::status::{self, Conditions, Truth};
+use crate::writes::is_gone;
 
 /// Runs until `stop`.
 pub async fn run(context: Arc<Context>, requests: Requests<TailnetSite>, stop: CancellationToken) {
@@ -94,7 +95,7 @@ async fn reconcile(site: &TailnetSite, context: &Context) -> Result<Action, Acce
     let api: Api<TailnetSite> = Api::all(context.client.clone());
     match status::write(&api, site, &new).await {
         Ok(_) => {}
-        Err(error) if status::is_gone(&error) => {}
+        Err(error) if is_gone(&error) => {}
         Err(error) => return Err(AcceptError::Status(Box::new(error))),
     }
     settled?;
