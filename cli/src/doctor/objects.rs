@@ -110,6 +110,7 @@ fn chain(around: &Surroundings, tailnet: &Value, name: &str) -> Check {
         object: tailnet.clone(),
         tailnet: Some(tailnet.clone()),
         tailnet_hidden: false,
+        one_target: false,
         facts: None,
         // Checked by itself.
         operator: Operator::Hidden,

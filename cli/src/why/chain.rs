@@ -203,8 +203,12 @@ fn link_name(r#type: &str) -> String {
     }
 }
 
-/// Whatever else keeps the object from being ready.
+/// Whatever else keeps the object from being ready. What is asked about one target, or answered by a probe, is not judged by a
+/// status that speaks of all of them, or of an older connection.
 fn ready(scene: &Scene, links: &mut Vec<Link>) {
+    if scene.one_target || scene.probe.is_some() {
+        return;
+    }
     if links.iter().any(|link| link.state.stops()) {
         return;
     }

@@ -109,6 +109,8 @@ pub struct Scene {
     pub tailnet: Option<Value>,
     /// Whether the Tailnet could not be read, so that its absence says nothing.
     pub tailnet_hidden: bool,
+    /// Whether only one target of an egress is asked about.
+    pub one_target: bool,
     /// What is known of Headscale.
     pub facts: Option<Facts>,
     /// The operator.
@@ -159,6 +161,7 @@ pub async fn read(client: &Client, args: &WhyArgs, subject: &Subject) -> Result<
         object,
         tailnet: None,
         tailnet_hidden: false,
+        one_target: args.target.is_some(),
         facts: None,
         operator: Operator::Hidden,
         config: None,

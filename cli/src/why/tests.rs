@@ -65,6 +65,7 @@ fn scene() -> Scene {
         object,
         tailnet: Some(ready_tailnet()),
         tailnet_hidden: false,
+        one_target: false,
         facts: Some(Facts {
             nodes: vec![NodeFacts {
                 id: "7".to_owned(),
@@ -236,6 +237,8 @@ fn a_probe_is_newer_than_the_status() {
     };
     let mut well = scene();
     well.object["status"]["targets"][0] = json!({"name": "db", "state": "DialFailed", "message": "it was so"});
+    set(&mut well, "RoutesReady", "False", "DialFailed", "db: it was so");
+    set(&mut well, "Ready", "False", "DialFailed", "RoutesReady: db: it was so");
     well.probe = Some(Probe {
         agents: BTreeMap::from([("agent-1".to_owned(), agent(true, true))]),
     });
