@@ -17,11 +17,12 @@ use tailnet_e2e::progress::Progress;
 /// Binaries that count what is on the machine, or hold states against a clock: nothing else runs beside them.
 const ALONE: [&str; 2] = ["harness", "chart"];
 /// Binaries that take minutes, longest first, so that none of them is started last.
-const FIRST: [&str; 6] = [
+const FIRST: [&str; 7] = [
     "operator_tailnet",
     "operator_egress",
     "webhook",
     "operator_egress_path",
+    "why",
     "tailnet",
     "headscale",
 ];
