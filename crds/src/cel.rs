@@ -39,6 +39,10 @@ pub struct CelRule {
     pub reason: Reason,
     /// Field below `path` that the error names, such as `.tailnetRef`.
     pub field_path: Option<&'static str>,
+    /// Whether the value may be a URL with a password in it. The API server repeats the value of a field that breaks a
+    /// rule of its own, but not an object's: so the rule is written into the object above, and quotes the value itself,
+    /// where it has no `@`.
+    pub careful: bool,
 }
 
 /// Class of an error. There is no `FieldValueDuplicate`: the API server then shows no message.
@@ -71,11 +75,17 @@ impl CelRule {
             message_expression: None,
             reason: Reason::Invalid,
             field_path: None,
+            careful: false,
         }
     }
 
     const fn saying(mut self, expression: &'static str) -> Self {
         self.message_expression = Some(expression);
+        self
+    }
+
+    const fn careful(mut self) -> Self {
+        self.careful = true;
         self
     }
 
@@ -94,8 +104,19 @@ impl CelRule {
         format!("{} [{}]", self.message, self.id)
     }
 
-    /// The row as an entry of `x-kubernetes-validations`.
+    /// Place of the schema that the row is written into.
+    pub fn schema_path(&self) -> &'static str {
+        match self.path.rsplit_once('.') {
+            Some((above, _)) if self.careful => above,
+            _ => self.path,
+        }
+    }
+
+    /// The row as an entry of `x-kubernetes-validations` of [`CelRule::schema_path`].
     pub fn to_schema(&self) -> Value {
+        if let (true, Some((_, name))) = (self.careful, self.path.rsplit_once('.')) {
+            return self.schema_above(name);
+        }
         let mut entry = json!({ "rule": self.rule, "message": self.full_message() });
         if let Some(expression) = self.message_expression {
             entry["messageExpression"] = json!(expression.replace("[ID]", &format!("[{}]", self.id)));
@@ -107,6 +128,18 @@ impl CelRule {
             entry["fieldPath"] = json!(field_path);
         }
         entry
+    }
+
+    /// The row for the object that has the field `name`.
+    fn schema_above(&self, name: &str) -> Value {
+        let value = format!("self.{name}");
+        let message = self.full_message();
+        json!({
+            "rule": format!("!has({value}) || ({})", self.rule.replace("self", &value)),
+            "message": message,
+            "messageExpression": format!("{value}.contains('@') ? '{message}' : '\"%s\": {message}'.format([{value}])"),
+            "fieldPath": format!(".{name}"),
+        })
     }
 }
 

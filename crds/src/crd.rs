@@ -189,7 +189,7 @@ fn bound_condition(properties: &mut Value) {
 )]
 fn add_rule(schema: &mut Value, rule: &CelRule) {
     let mut node = schema;
-    for step in rule.path.split('.').filter(|step| !step.is_empty()) {
+    for step in rule.schema_path().split('.').filter(|step| !step.is_empty()) {
         let (name, list) = match step.strip_suffix("[]") {
             Some(name) => (name, true),
             None => (step, false),

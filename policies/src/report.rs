@@ -1,5 +1,6 @@
 //! What a check function writes into: findings of its own rule, and what it could not look at.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -44,8 +45,8 @@ impl Draft {
             severity: self.severity,
             field: self.field,
             class: self.class,
-            value: self.value.map(|value| shorten(&value)),
-            detail: one_line(&self.detail),
+            value: self.value.map(|value| shorten(&without_passwords(&value, |_| false))),
+            detail: one_line(&without_passwords(&self.detail, char::is_whitespace)),
             holder: self.holder,
             policy: self.policy,
         }
@@ -201,6 +202,34 @@ impl Report<'_> {
     }
 }
 
+/// The text with what stands between `://` and the last `@` of each URL hidden: it may be a password. A URL goes on until
+/// a character that `ends` it, or a quotation mark that no backslash precedes.
+fn without_passwords(text: &str, ends: fn(char) -> bool) -> Cow<'_, str> {
+    const SCHEME: &str = "://";
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(SCHEME).map(|at| at + SCHEME.len()) {
+        let (before, after) = rest.split_at(start);
+        shown.push_str(before);
+        rest = after;
+        let mut escaped = false;
+        let end = rest.find(|c: char| {
+            let end = ends(c) || (c == '"' && !escaped);
+            escaped = c == '\\' && !escaped;
+            end
+        });
+        if let Some(at) = rest[..end.unwrap_or(rest.len())].rfind('@') {
+            shown.push_str("***");
+            rest = &rest[at..];
+        }
+    }
+    if shown.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
 /// At most `max` characters of a text, with an ellipsis where something is missing.
 pub(crate) fn cut(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
@@ -220,7 +249,9 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// [`quoted`] of at most `max` characters between the quotes, after escaping: one character may become ten.
 pub(crate) fn quoted_up_to(text: &str, max: usize) -> String {
+    // Before it is cut: what is left of a URL must not end within its password.
     let escaped = text.escape_debug().to_string();
+    let escaped = without_passwords(&escaped, |_| false);
     format!("\"{}\"", cut(&escaped, max))
 }
 
@@ -248,7 +279,7 @@ pub(crate) fn list<T: AsRef<str>>(items: &[T]) -> String {
     let mut text = items
         .iter()
         .take(SHOWN)
-        .map(|i| cut(i.as_ref(), 63))
+        .map(|i| cut(&without_passwords(i.as_ref(), |_| false), 63))
         .collect::<Vec<_>>()
         .join(", ");
     if items.len() > SHOWN {
@@ -276,6 +307,43 @@ mod tests {
         }
         assert_eq!(one_line("a\nb"), "a b");
         assert_eq!(one_line(&"x".repeat(5000)).chars().count(), MAX_DETAIL_CHARS);
+    }
+
+    #[test]
+    fn passwords_in_urls_are_never_shown() {
+        let whole: fn(char) -> bool = |_| false;
+        for (text, shown) in [
+            ("no url at all: a@b", "no url at all: a@b"),
+            ("https://control.example.net/a", "https://control.example.net/a"),
+            ("\"https://u:pw@h\"", "\"https://***@h\""),
+            ("\"postgres://u:p@ w/x?y@h:1/d\"", "\"postgres://***@h:1/d\""),
+            (r#""x://u:p\"w@h" and "a@b""#, r#""x://***@h" and "a@b""#),
+            (r#"["x://u:p@h","y://u:q@i"]"#, r#"["x://***@h","y://***@i"]"#),
+        ] {
+            assert_eq!(without_passwords(text, whole), shown, "{text}");
+        }
+        assert_eq!(
+            without_passwords("is x://h: ask team@example.net", char::is_whitespace),
+            "is x://h: ask team@example.net"
+        );
+        let long = format!("https://user:{}@host", "s3cret".repeat(40));
+        for text in [quoted(&long), list(&[&long]), list(&[long.clone(), long.clone()])] {
+            assert!(!text.contains("s3cret") && text.contains("***@host"), "{text}");
+        }
+        let mut drafts = Vec::new();
+        let mut notes = Notes::new();
+        let rule = &crate::rules::server::TN101;
+        let mut report = Report {
+            rule,
+            drafts: &mut drafts,
+            notes: &mut notes,
+        };
+        report.invalid("spec.server", long.as_str(), format!("is {long}, which is long"));
+        let finding = drafts.remove(0).finish();
+        assert_eq!(
+            finding.message(),
+            "Invalid value: \"https://***@host\": is https://***@host, which is long [TN101]"
+        );
     }
 
     #[test]

@@ -44,9 +44,17 @@ pub(super) static RULES: &[CelRule] = &[
         "TN203",
         KIND,
         "spec.targets[].address",
-        concat!(ip_readable!(), " || ", name_readable!(), " || ", foreign!()),
+        concat!(
+            ip_readable!(),
+            " || ",
+            name_readable!(),
+            " || (",
+            foreign!(),
+            " && !self.contains('@'))"
+        ),
         "is not an IPv4 or IPv6 address or a DNS name",
-    ),
+    )
+    .careful(),
     CelRule::new(
         "TN203",
         KIND,
@@ -58,7 +66,14 @@ pub(super) static RULES: &[CelRule] = &[
         "TN010",
         KIND,
         "spec.targets[].address",
-        concat!("(", ip_canonical!(), ") && (", name_canonical!(), ")"),
+        // A URL with a password is the first row's, which does not repeat it.
+        concat!(
+            "(",
+            ip_canonical!(),
+            ") && (self.contains('@') || ",
+            name_canonical!(),
+            ")"
+        ),
         NOT_CANONICAL,
     )
     .saying(concat!(

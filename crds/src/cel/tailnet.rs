@@ -75,7 +75,7 @@ pub(super) static RULES: &[CelRule] = &[
         "self.metadata.name.size() <= 63",
         "the name is longer than 63 characters, so it cannot be a label value",
     ),
-    CelRule::new("TN101", KIND, "spec.server", url_readable!(), NOT_A_URL),
+    CelRule::new("TN101", KIND, "spec.server", url_readable!(), NOT_A_URL).careful(),
     CelRule::new("TN101", KIND, "spec.server", url_protected!(), PLAIN),
     CelRule::new(
         "TN010",
@@ -85,7 +85,7 @@ pub(super) static RULES: &[CelRule] = &[
         NOT_CANONICAL,
     )
     .saying(write_lower!()),
-    CelRule::new("TN101", KIND, "spec.api.endpoint", url_readable!(), NOT_A_URL),
+    CelRule::new("TN101", KIND, "spec.api.endpoint", url_readable!(), NOT_A_URL).careful(),
     CelRule::new("TN101", KIND, "spec.api.endpoint", url_protected!(), PLAIN),
     CelRule::new(
         "TN010",

@@ -15,8 +15,22 @@ fn refusals(object: &Value, old: Option<&Value>) -> Vec<String> {
         Err(errors) => errors
             .iter()
             // A field path below the root comes with a dot before it.
-            .map(|error| format!("{}: {}", error.field_path.trim_start_matches('.'), error.message))
+            .map(|error| {
+                format!(
+                    "{}: {}",
+                    error.field_path.trim_start_matches('.'),
+                    without_value(&error.message)
+                )
+            })
             .collect(),
+    }
+}
+
+/// What follows the value that some messages quote themselves.
+fn without_value(message: &str) -> &str {
+    match message.strip_prefix('"').and_then(|quoted| quoted.split_once("\": ")) {
+        Some((_, text)) => text,
+        None => message,
     }
 }
 
@@ -28,6 +42,43 @@ fn every_row_refuses_what_it_should() {
         let object = with(seed(kind), &changes);
         let got = refusals(&object, None);
         assert_eq!(got, wanted, "{kind} with {changes:?}");
+    }
+}
+
+#[test]
+fn a_value_is_quoted_unless_it_may_hold_a_password() {
+    let said = |kind: Kind, at: &'static str, value: &str| -> Vec<String> {
+        let object = with(seed(kind), &[(at, json!(value))]);
+        match Validator::new().validate(schema(kind), &object, None) {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors.iter().map(|error| error.message.clone()).collect(),
+        }
+    };
+    for (kind, at, shown, hidden) in [
+        (Kind::Tailnet, "/spec/server", "https://h/path", "https://u:hunter2@h"),
+        (
+            Kind::TailnetEgress,
+            "/spec/targets/0/address",
+            "db:5432",
+            "postgres://u:hunter2@h/db",
+        ),
+        (
+            Kind::TailnetEgress,
+            "/spec/targets/0/address",
+            "db:5432",
+            "postgr\u{e9}s://u:hunter2@h/db",
+        ),
+    ] {
+        let messages = said(kind, at, shown);
+        assert!(
+            messages.len() == 1 && messages[0].starts_with(&format!("\"{shown}\": is not ")),
+            "{messages:?}"
+        );
+        let messages = said(kind, at, hidden);
+        assert!(
+            messages.len() == 1 && messages[0].starts_with("is not "),
+            "{messages:?}"
+        );
     }
 }
 

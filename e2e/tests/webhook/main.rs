@@ -7,6 +7,8 @@ mod arming;
 mod audit;
 mod certificates;
 mod corpus;
+mod passwords;
+
 mod organisation;
 mod rights;
 mod verbs;
