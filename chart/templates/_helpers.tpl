@@ -102,3 +102,13 @@ Ignore
 Fail
 {{- end }}
 {{- end }}
+
+{{/* Name of the Secret that brings the webhook's certificate; nothing with the webhook's own CA. */}}
+{{- define "tailnet.certificateSecret" -}}
+{{- $certificate := .Values.webhook.certificate -}}
+{{- if eq $certificate.source "cert-manager" -}}
+tailnet-webhook-tls
+{{- else if eq $certificate.source "secret" -}}
+{{ required "webhook.certificate.source is secret: webhook.certificate.secretName must name a Secret with tls.crt, tls.key and ca.crt" $certificate.secretName }}
+{{- end -}}
+{{- end }}

@@ -16,8 +16,8 @@ use crate::configuration::DEFAULT_NAME;
 ///
 /// Decides every CREATE and UPDATE of Tailnet, TailnetEgress, TailnetIngress, TailnetSite and TailnetGateway: fills in
 /// defaults, refuses what breaks a rule with the field, the reason and the fix, and warns about the rest. It writes nothing
-/// but its own CA (Secret tailnet-webhook-ca), the caBundle of the two webhook configurations, and failurePolicy Fail where
-/// the chart's first installation has left Ignore.
+/// but its own CA (Secret tailnet-webhook-ca, unless --certificate-secret names another), the caBundle of the two webhook
+/// configurations, and failurePolicy Fail where the chart's first installation has left Ignore.
 ///
 /// It finds the API server by KUBECONFIG, ~/.kube/config or the Pod's service account. Run two or more replicas.
 #[derive(Debug, Parser)]
@@ -39,6 +39,11 @@ pub struct Args {
     /// (repeatable, or separated by commas).
     #[arg(long, env = "SERVING_NAMES", value_delimiter = ',', value_name = "NAME")]
     pub serving_name: Vec<String>,
+    /// Name of a Secret in the operator namespace that brings the serving certificate: tls.crt and tls.key for the Service's
+    /// name NAME.NAMESPACE.svc (and every --serving-name), and ca.crt, which goes into the webhook configurations. cert-manager
+    /// writes such Secrets. A change is followed within seconds. Without it the webhook makes and renews its own CA.
+    #[arg(long, env = "CERTIFICATE_SECRET", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub certificate_secret: Option<String>,
     /// Name of the ValidatingWebhookConfiguration that gets the CA.
     #[arg(long, env = "VALIDATING_CONFIGURATION", default_value = DEFAULT_NAME)]
     pub validating_configuration: String,
@@ -78,12 +83,19 @@ impl Args {
         }
     }
 
-    /// Names of the serving certificate.
+    /// Names of the serving certificate that we make: those by which it is called, and the Service's full name.
     pub fn names(&self) -> Vec<String> {
+        let mut names = self.called_names();
+        if let Some(service) = names.first() {
+            names.insert(1, format!("{service}.{}", self.cluster_domain));
+        }
+        names
+    }
+
+    /// Names by which API servers call: what a certificate must be valid for. The Service's is the first.
+    pub fn called_names(&self) -> Vec<String> {
         let service = format!("{}.{}.svc", self.service_name, self.operator_namespace);
-        let full = format!("{service}.{}", self.cluster_domain);
-        [service, full]
-            .into_iter()
+        std::iter::once(service)
             .chain(self.serving_name.iter().cloned())
             .collect()
     }

@@ -89,6 +89,18 @@ const CERTIFICATE_EXPIRY: MetricDoc = MetricDoc {
     labels: &[],
     help: "Seconds until the serving certificate ends",
 };
+const CERTIFICATE_REJECTED: MetricDoc = MetricDoc {
+    name: "certificate_rejected",
+    kind: "gauge",
+    labels: &[],
+    help: "1 while the Secret that brings the certificate is gone or holds one that cannot serve: the one before goes on until it ends",
+};
+const CLOCK_DIFFERENCE: MetricDoc = MetricDoc {
+    name: "clock_difference_seconds",
+    kind: "gauge",
+    labels: &[],
+    help: "The API server's clock minus this machine's, by its last answer; certificates go by the API server's",
+};
 const AUDIT_LOST: MetricDoc = MetricDoc {
     name: "audit_lines_lost",
     kind: "counter",
@@ -109,6 +121,8 @@ pub const METRICS: &[MetricDoc] = &[
     BYPASS_REQUESTS,
     WATCH_ERRORS,
     CERTIFICATE_EXPIRY,
+    CERTIFICATE_REJECTED,
+    CLOCK_DIFFERENCE,
     AUDIT_LOST,
 ];
 
@@ -189,6 +203,10 @@ pub struct Metrics {
     pub watch_errors: Family<ResourceLabels, Counter>,
     /// [`METRICS`] `certificate_expiry_seconds`
     pub certificate_expiry: Gauge,
+    /// [`METRICS`] `certificate_rejected`
+    pub certificate_rejected: Gauge,
+    /// [`METRICS`] `clock_difference_seconds`
+    pub clock_difference: Gauge,
     /// [`METRICS`] `audit_lines_lost`
     pub audit_lost: Counter,
 }
@@ -214,6 +232,8 @@ impl Metrics {
             bypass_requests: Family::default(),
             watch_errors: Family::default(),
             certificate_expiry: Gauge::default(),
+            certificate_rejected: Gauge::default(),
+            clock_difference: Gauge::default(),
             audit_lost: Counter::default(),
         };
         registry.register(REQUESTS.name, REQUESTS.help, metrics.requests.clone());
@@ -234,6 +254,16 @@ impl Metrics {
             CERTIFICATE_EXPIRY.name,
             CERTIFICATE_EXPIRY.help,
             metrics.certificate_expiry.clone(),
+        );
+        registry.register(
+            CERTIFICATE_REJECTED.name,
+            CERTIFICATE_REJECTED.help,
+            metrics.certificate_rejected.clone(),
+        );
+        registry.register(
+            CLOCK_DIFFERENCE.name,
+            CLOCK_DIFFERENCE.help,
+            metrics.clock_difference.clone(),
         );
         registry.register(AUDIT_LOST.name, AUDIT_LOST.help, metrics.audit_lost.clone());
         metrics

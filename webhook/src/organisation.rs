@@ -89,6 +89,7 @@ mod tests {
     use tailnet_policies::snapshot::{Config, Snapshot};
 
     use super::Policies;
+    use crate::clock::ApiClock;
     use crate::published::Published;
     use crate::snapshot::SharedSnapshot;
     use crate::watches::Sink;
@@ -96,7 +97,10 @@ mod tests {
     #[test]
     fn the_label_decides_what_is_in_force() {
         let snapshot = Arc::new(SharedSnapshot::new(Snapshot::new(Config::default())));
-        let mut policies = Policies::before(Published::new(Arc::clone(&snapshot)), Arc::clone(&snapshot));
+        let mut policies = Policies::before(
+            Published::new(Arc::clone(&snapshot), ApiClock::default()),
+            Arc::clone(&snapshot),
+        );
         let config_map = |label: &str, text: &str| -> ConfigMap {
             serde_json::from_value(json!({
                 "metadata": {"name": "p", "labels": {"tsunaro.io/admission-policy": label}}, "data": {"policy.yaml": text},

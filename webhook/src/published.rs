@@ -15,6 +15,7 @@ use tailnet_policies::claim_parts;
 use tailnet_policies::claims::{self, Claims};
 use tailnet_policies::facts::{Chunk, Facts, FactsError, chunk_of};
 
+use crate::clock::ApiClock;
 use crate::snapshot::SharedSnapshot;
 use crate::watches::{Key, Sink};
 
@@ -27,6 +28,7 @@ pub struct Published {
     tailnets: Arc<Mutex<HashMap<String, Tailnet>>>,
     /// The parts of the claims records, by Tailnet and index.
     claims: Arc<Mutex<HashMap<String, BTreeMap<usize, Claims>>>>,
+    clock: ApiClock,
 }
 
 #[derive(Default)]
@@ -49,12 +51,13 @@ impl Tailnet {
 }
 
 impl Published {
-    /// Nothing known yet.
-    pub fn new(snapshot: Arc<SharedSnapshot>) -> Self {
+    /// Nothing known yet; ages go by `clock`.
+    pub fn new(snapshot: Arc<SharedSnapshot>, clock: ApiClock) -> Self {
         Self {
             snapshot,
             tailnets: Arc::default(),
             claims: Arc::default(),
+            clock,
         }
     }
 
@@ -62,8 +65,12 @@ impl Published {
         self.tailnets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the ages in the snapshot up to `now`. Call it every second: rules know no clock.
-    pub fn refresh_ages(&self, now: Timestamp) {
+    /// Brings the ages in the snapshot up to now. Call it every second: rules know no clock.
+    pub fn refresh_ages(&self) {
+        self.refresh_ages_at(self.clock.now());
+    }
+
+    fn refresh_ages_at(&self, now: Timestamp) {
         let ages: Vec<_> = self
             .tailnets()
             .iter()
@@ -86,7 +93,7 @@ impl Published {
         match Facts::from_chunks(&chunks) {
             Ok(facts) => {
                 tailnet.read_at = facts.read_at.parse().ok();
-                let age = tailnet.age(Timestamp::now());
+                let age = tailnet.age(self.clock.now());
                 self.snapshot
                     .write(|snapshot| snapshot.set_facts(name, Some(facts), age));
             }
@@ -191,7 +198,7 @@ impl Sink<Lease> for Published {
             .and_then(|spec| spec.renew_time.as_ref())
             .map(|time| time.0);
         self.tailnets().entry(tailnet.to_owned()).or_default().heartbeat = renewed;
-        self.refresh_ages(Timestamp::now());
+        self.refresh_ages();
     }
 
     fn remove(&mut self, (_, name): &Key) {
@@ -199,7 +206,7 @@ impl Sink<Lease> for Published {
             if let Some(known) = self.tailnets().get_mut(tailnet) {
                 known.heartbeat = None;
             }
-            self.refresh_ages(Timestamp::now());
+            self.refresh_ages();
         }
     }
 }
@@ -218,12 +225,13 @@ mod tests {
     use tailnet_policies::snapshot::{Config, Snapshot};
 
     use super::Published;
+    use crate::clock::ApiClock;
     use crate::snapshot::SharedSnapshot;
     use crate::watches::Sink;
 
     fn published() -> (Published, Arc<SharedSnapshot>) {
         let snapshot = Arc::new(SharedSnapshot::new(Snapshot::new(Config::default())));
-        (Published::new(Arc::clone(&snapshot)), snapshot)
+        (Published::new(Arc::clone(&snapshot), ApiClock::default()), snapshot)
     }
 
     fn facts(nodes: usize, read_at: Timestamp) -> Facts {
@@ -299,9 +307,9 @@ mod tests {
         }))
         .expect("a Lease");
         published.upsert(&lease);
-        published.refresh_ages(now + SignedDuration::from_secs(10));
+        published.refresh_ages_at(now + SignedDuration::from_secs(10));
         assert_eq!(age(&snapshot).map(|age| age.as_secs()), Some(30));
-        published.refresh_ages(now - SignedDuration::from_secs(100));
+        published.refresh_ages_at(now - SignedDuration::from_secs(100));
         assert_eq!(
             age(&snapshot),
             Some(Duration::ZERO),

@@ -50,12 +50,24 @@ pub fn cluster_rules_for(validating: &str, mutating: &str) -> Vec<PolicyRule> {
     ]
 }
 
-/// Rules of the Role in the operator namespace.
+/// Rules of the Role in the operator namespace, with our own CA.
 pub fn namespace_rules() -> Vec<PolicyRule> {
-    vec![
+    let secrets = vec![
         // A create cannot be limited to a name.
         rule("", &["secrets"], &[], &["create"]),
         rule("", &["secrets"], &[SECRET_NAME], &["get", "list", "watch", "update"]),
+    ];
+    [secrets, other_namespace_rules()].concat()
+}
+
+/// Rules of the Role in the operator namespace, where the Secret called `secret` brings the certificate.
+pub fn namespace_rules_for(secret: &str) -> Vec<PolicyRule> {
+    let secrets = vec![rule("", &["secrets"], &[secret], &["get", "list", "watch"])];
+    [secrets, other_namespace_rules()].concat()
+}
+
+fn other_namespace_rules() -> Vec<PolicyRule> {
+    vec![
         // Facts and claims with their heartbeat, and base documents.
         rule("", &["configmaps"], &[], &["list", "watch"]),
         rule("coordination.k8s.io", &["leases"], &[], &["list", "watch"]),

@@ -8,6 +8,7 @@ use tailnet_crds::audit::{Decision, Endpoint, Line, Reason};
 use tailnet_policies::{Finding, Outcome};
 
 use crate::audit::Audit;
+use crate::clock::ApiClock;
 use crate::metrics::{EndpointLabels, Metrics, RequestLabels, RuleLabels};
 use crate::review::{fields, ids};
 use crate::subject::Subject;
@@ -31,10 +32,10 @@ pub struct Record<'d> {
 
 impl Record<'_> {
     /// Counts the decision and hands its line to the stream.
-    pub fn keep(&self, metrics: &Metrics, audit: &Audit) {
+    pub fn keep(&self, metrics: &Metrics, audit: &Audit, clock: &ApiClock) {
         self.count(metrics);
         if audit.is_on() {
-            audit.write(self.line(Timestamp::now()));
+            audit.write(self.line(clock.now()));
         }
     }
 

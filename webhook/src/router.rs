@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
 use crate::bypass::{Access, Nobody};
+use crate::clock::ApiClock;
 use crate::live::{Live, Presence};
 use crate::metrics::{Metrics, ResultLabels};
 use crate::record::Record;
@@ -50,6 +51,7 @@ pub struct Reviewer {
     deadline: Duration,
     parallel: Semaphore,
     reached: CancellationToken,
+    clock: ApiClock,
 }
 
 impl Reviewer {
@@ -67,7 +69,14 @@ impl Reviewer {
             deadline: DEADLINE,
             parallel,
             reached: CancellationToken::new(),
+            clock: ApiClock::default(),
         }
+    }
+
+    /// With the API server's clock, for the times in the audit stream; without, this machine's.
+    pub fn with_clock(mut self, clock: ApiClock) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// With somebody who knows who may skip rules; without, nobody may.
@@ -162,7 +171,7 @@ async fn handle(reviewer: Arc<Reviewer>, endpoint: Endpoint, query: Option<&str>
         outcome,
         latency: started.elapsed(),
     };
-    record.keep(&reviewer.metrics, &reviewer.audit);
+    record.keep(&reviewer.metrics, &reviewer.audit, &reviewer.clock);
     match result {
         Ok(decided) => {
             reviewer.reached.cancel();

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::Router;
-use kube::Client;
 use tailnet_policies::Snapshot;
 use tailnet_process::{Readiness, health, metrics as registry, signals, version};
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,8 @@ use crate::args::Args;
 use crate::arming::Arming;
 use crate::audit::{Audit, AuditError};
 use crate::bypass::Reviews;
+use crate::clock::ApiClock;
+use crate::clock::client::{self, ClientError};
 use crate::live::ApiServer;
 use crate::metrics::{Metrics, PREFIX};
 use crate::organisation;
@@ -22,15 +24,16 @@ use crate::server::{self, Ending};
 use crate::snapshot::{self, SharedSnapshot};
 use crate::sync::Sync;
 use crate::tls::inject::Target;
-use crate::tls::keeper::Keeper;
+use crate::tls::keeper::{Keeper, Origin};
 use crate::tls::source::{Source, server_config};
+use crate::tls::trusted::Others;
 
 /// Why the webhook does not start or does not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No way to the API server.
     #[error("cannot tell where the API server is: {0}; set KUBECONFIG or run in a Pod with a service account")]
-    Kubernetes(Box<kube::Error>),
+    Kubernetes(#[from] ClientError),
     /// The admission address cannot be used.
     #[error("cannot listen on {address} for admission: {source}; choose another address with --listen")]
     Listen {
@@ -83,9 +86,9 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     )
     .await?;
 
-    let client = Client::try_default()
-        .await
-        .map_err(|error| RunError::Kubernetes(Box::new(error)))?;
+    let clock = ApiClock::default();
+    clock.report_to(metrics.clock_difference.clone());
+    let client = client::connect(&clock).await?;
     let listen = |source| RunError::Listen {
         address: args.listen,
         source,
@@ -98,12 +101,14 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     snapshot.set_clock(organisation::clock);
     let snapshot = Arc::new(SharedSnapshot::new(snapshot));
     let sync = Arc::new(Sync::new(snapshot::watched(), caches));
-    let mut watches = snapshot::watch(&client, &args.operator_namespace, &snapshot, &sync, &metrics);
+    let mut watches = snapshot::watch(&client, &args.operator_namespace, &snapshot, &sync, &metrics, &clock);
     let source = Source::default();
+    let given = args.certificate_secret.as_deref();
     let keeper = Keeper {
         client: client.clone(),
+        clock: clock.clone(),
         namespace: args.operator_namespace.clone(),
-        names: args.names(),
+        names: given.map_or_else(|| args.names(), |_| args.called_names()),
         targets: vec![
             Target::validating(&args.validating_configuration),
             Target::mutating(&args.mutating_configuration),
@@ -112,9 +117,11 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         certificate,
         bundle,
         metrics: Arc::clone(&metrics),
+        others: Others::default(),
+        carried: AtomicBool::new(false),
     };
     let ending = Ending::default();
-    let mut keeper = tokio::spawn(keeper.run(ending.stop.clone()));
+    let mut keeper = tokio::spawn(keeper.run(Origin::new(given), ending.stop.clone()));
     let reached = CancellationToken::new();
     let arming = Arming {
         client: client.clone(),
@@ -126,7 +133,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let access = Arc::new(Reviews::new(client.clone()));
     let reviewer = Reviewer::new(snapshot, Arc::new(ApiServer(client)), audit, metrics)
         .with_access(access)
-        .with_reached(reached);
+        .with_reached(reached)
+        .with_clock(clock);
     let reviewer = Arc::new(reviewer);
     let routes = router(Arc::clone(&reviewer));
     let mut server = tokio::spawn(server::serve(

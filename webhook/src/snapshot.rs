@@ -3,7 +3,6 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
@@ -15,6 +14,7 @@ use tailnet_crds::{GROUP, Kind, VERSION};
 use tailnet_policies::snapshot::Snapshot;
 use tokio::task::JoinSet;
 
+use crate::clock::ApiClock;
 use crate::metrics::Metrics;
 use crate::organisation::Policies;
 use crate::published::Published;
@@ -66,6 +66,7 @@ pub fn watch(
     snapshot: &Arc<SharedSnapshot>,
     sync: &Arc<Sync>,
     metrics: &Arc<Metrics>,
+    clock: &ApiClock,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for kind in Kind::ALL {
@@ -82,7 +83,7 @@ pub fn watch(
     // Everywhere: an ingress may name any Service of its namespace. Of each only what rules ask for is kept.
     let services: Api<Service> = Api::all(client.clone());
     tasks.spawn(start(services, "services", sync, metrics).run(Services(Arc::clone(snapshot))));
-    let published = Published::new(Arc::clone(snapshot));
+    let published = Published::new(Arc::clone(snapshot), clock.clone());
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), operator_namespace);
     tasks.spawn(
         start(config_maps, "configmaps", sync, metrics).run(Policies::before(published.clone(), Arc::clone(snapshot))),
@@ -93,7 +94,7 @@ pub fn watch(
         let mut tick = tokio::time::interval(AGES);
         loop {
             tick.tick().await;
-            published.refresh_ages(Timestamp::now());
+            published.refresh_ages();
         }
     });
     tasks

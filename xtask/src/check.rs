@@ -176,6 +176,14 @@ fn chart(workspace: &Workspace) -> Finding {
             .arg("--values")
             .arg(&everything),
     )?;
+    let nameless = output(
+        Command::new(&helm)
+            .args(["template", "check", "--set", "webhook.certificate.source=secret"])
+            .arg(&chart),
+    );
+    if nameless.is_ok() {
+        bail!("the chart takes webhook.certificate.source=secret without the Secret's name");
+    }
     let typo = output(
         Command::new(&helm)
             .args(["template", "check", "--set", "webhook.replica=3"])

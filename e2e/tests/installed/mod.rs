@@ -39,7 +39,7 @@ pub fn prepare(cluster: &Cluster) -> Result<()> {
 }
 
 /// The webhook's kubeconfig, written once: a process that starts must not read a file that is being rewritten.
-fn kubeconfig(cluster: &Cluster) -> Result<&'static str> {
+pub fn kubeconfig(cluster: &Cluster) -> Result<&'static str> {
     static PATH: OnceLock<Result<String, String>> = OnceLock::new();
     let made = PATH.get_or_init(|| {
         let path = cluster
@@ -76,8 +76,19 @@ impl Webhook {
 
     /// [`Webhook::start`] with other flags about the cluster, or about the audit stream.
     pub fn start_with(cluster: &Cluster, name: &str, port: u16, about: &[String]) -> Result<Self> {
+        Self::start_as(cluster, name, port, about, &[], kubeconfig(cluster)?)
+    }
+
+    /// [`Webhook::start_with`] with more in its environment, and as the user of another kubeconfig.
+    pub fn start_as(
+        cluster: &Cluster,
+        name: &str,
+        port: u16,
+        about: &[String],
+        env: &[(&str, String)],
+        kubeconfig: &str,
+    ) -> Result<Self> {
         let binary = binaries::workspace("tailnet-webhook", "tailnet-webhook")?;
-        let kubeconfig = kubeconfig(cluster)?;
         let health = format!("{}:{}", cluster.node_address(), port + 1000);
         let audit = cluster.dir().join(format!("{name}-audit.jsonl"));
         let mut args = vec![
@@ -92,7 +103,9 @@ impl Webhook {
         }
         args.extend(about.iter().cloned());
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let process = cluster.spawn(name, &binary, &args, &[("KUBECONFIG", kubeconfig)])?;
+        let mut variables = vec![("KUBECONFIG", kubeconfig)];
+        variables.extend(env.iter().map(|(name, value)| (*name, value.as_str())));
+        let process = cluster.spawn(name, &binary, &args, &variables)?;
         Ok(Self {
             process,
             port,

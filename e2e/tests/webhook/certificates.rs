@@ -1,7 +1,7 @@
 //! The webhook's own CA and certificates: one CA for all replicas, in both configurations, rotated and lost without a failed
 //! call.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -9,9 +9,11 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tailnet_e2e::{Cluster, one_at_a_time, wait_for};
-use tailnet_webhook::tls::authority::{Authority, SECRET_NAME, Step};
+use tailnet_webhook::tls::authority::{Authority, CA_LIFE, SECRET_NAME, Step};
+use tailnet_webhook::tls::trusted::certificates;
 
-use super::installed::{Caller, NAMESPACE, Webhook, cluster, site};
+use super::installed::{NAMESPACE, Webhook, cluster};
+use super::load::{Load, REPLICAS, install_balanced};
 use super::start_over;
 
 fn entries(cluster: &Cluster, kind: &str) -> Result<Vec<(String, String)>> {
@@ -141,90 +143,139 @@ fn other_ca() -> String {
         .unwrap_or_default()
 }
 
-#[test]
-fn a_ca_rotation_fails_no_call() -> Result<()> {
-    let _turn = one_at_a_time();
-    let cluster = cluster();
-    let caller = start_over(cluster)?;
-    // A CA of which too little is left, and a next one that was announced two days ago: due for promotion.
-    let now = Timestamp::now();
-    let old = Authority::generate(now - SignedDuration::from_hours(24 * 300))?;
-    let announced = old.after(Step::Announce, now - SignedDuration::from_hours(48))?;
-    let data: serde_json::Map<String, Value> = announced
+/// Writes the Secret as it is, whatever it held.
+fn put(cluster: &Cluster, authority: &Authority, verb: &str) -> Result<()> {
+    let data: serde_json::Map<String, Value> = authority
         .to_data()
         .into_iter()
         .map(|(key, value)| (key, json!(STANDARD.encode(value.0))))
         .collect();
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET_NAME, "namespace": NAMESPACE}, "data": data});
-    cluster.apply(&secret.to_string())?;
-    let webhook = Webhook::installed(cluster, "webhook-rotation", 9443)?;
-    wait_for("the next CA signs", Duration::from_secs(20), || {
-        ensure!(
-            webhook.process.log().contains("Promote"),
-            "{}",
-            webhook.process.log_tail(5)
-        );
+    let metadata = json!({"name": SECRET_NAME, "namespace": NAMESPACE});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data});
+    let done = cluster.kubectl_with_input(&[verb, "-f", "-"], &secret.to_string())?;
+    done.success().map(drop)
+}
+
+fn stored(cluster: &Cluster) -> Result<Authority> {
+    let text = cluster.kubectl(&["get", "secret", SECRET_NAME, "-n", NAMESPACE, "-o", "json"])?;
+    let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_str(text.success()?)?;
+    Ok(Authority::from_data(&secret.data.context("data")?)?)
+}
+
+/// Two replicas that the API server calls in turn.
+fn two_replicas(cluster: &'static Cluster, name: &str) -> Result<[Webhook; 2]> {
+    let mut one = Webhook::start(cluster, &format!("{name}-a"), REPLICAS[0])?;
+    let mut two = Webhook::start(cluster, &format!("{name}-b"), REPLICAS[1])?;
+    install_balanced(cluster, [&mut one, &mut two])?;
+    Ok([one, two])
+}
+
+fn wait_logged(webhooks: &[Webhook; 2], text: &str, all: bool) -> Result<()> {
+    wait_for(&format!("{text:?} is in the log"), Duration::from_secs(60), || {
+        let found = webhooks.iter().filter(|one| one.process.log().contains(text)).count();
+        let tails = || webhooks.iter().map(|one| one.process.log_tail(3)).collect::<String>();
+        ensure!(found >= if all { 2 } else { 1 }, "{}", tails());
         Ok(())
-    })?;
-    let secret = cluster.kubectl(&["get", "secret", SECRET_NAME, "-n", NAMESPACE, "-o", "json"])?;
-    let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_str(secret.success()?)?;
-    let promoted = Authority::from_data(&secret.data.context("data")?)?;
+    })
+}
+
+#[test]
+fn a_leaf_renewal_fails_no_write() -> Result<()> {
+    let _turn = one_at_a_time();
+    let cluster = cluster();
+    start_over(cluster)?;
+    // So little is left of the CA, and so of any leaf, that every look at it makes a new leaf. Its successor was announced
+    // an hour ago and may not sign yet.
+    let now = Timestamp::now();
+    let old = Authority::generate(now - CA_LIFE + SignedDuration::from_hours(48))?;
+    let announced = old.after(Step::Announce, now - SignedDuration::from_hours(1))?;
+    put(cluster, &announced, "create")?;
+    let webhooks = two_replicas(cluster, "webhook-renewal")?;
+    let load = Load::start(cluster)?;
+    load.wait_for_more(50)?;
+    for round in 0..5 {
+        let before = load.leaves();
+        let label = format!("round={round}");
+        cluster
+            .kubectl(&["label", "--overwrite", "secret", SECRET_NAME, "-n", NAMESPACE, &label])?
+            .success()?;
+        wait_for("both replicas show a new leaf", Duration::from_secs(60), || {
+            let now = load.leaves();
+            ensure!(
+                now.iter().zip(before).all(|(now, before)| *now > before),
+                "{before:?}, now {now:?}"
+            );
+            Ok(())
+        })?;
+        load.wait_for_more(50)?;
+    }
+    load.end("leaf renewal")?;
+    assert!(webhooks.iter().all(|one| !one.process.log().contains("CA rotation")));
+    Ok(())
+}
+
+#[test]
+fn a_ca_rotation_fails_no_write() -> Result<()> {
+    let _turn = one_at_a_time();
+    let cluster = cluster();
+    start_over(cluster)?;
+    // A CA of which too little is left: its successor is announced at once.
+    let now = Timestamp::now();
+    let old = Authority::generate(now - SignedDuration::from_hours(24 * 300))?;
+    put(cluster, &old, "create")?;
+    let webhooks = two_replicas(cluster, "webhook-rotation")?;
+    let load = Load::start(cluster)?;
+    wait_logged(&webhooks, "Announce", false)?;
+    load.wait_for_more(50)?;
+    assert_eq!(stored(cluster)?.current, old.current, "the old one still signs");
+    // Two days pass: the next one is due for promotion.
+    let announced = old.after(Step::Announce, now - SignedDuration::from_hours(48))?;
+    put(cluster, &announced, "replace")?;
+    wait_logged(&webhooks, "Promote", false)?;
+    let promoted = stored(cluster)?;
     assert_eq!(Some(&promoted.current), announced.next.as_ref());
     assert_eq!(
         promoted.old.as_ref().map(|(certificate, _)| certificate.pem()),
         Some(old.current.certificate.pem())
     );
     for bundle in bundles(cluster)? {
-        assert_eq!(
-            bundle,
-            promoted.bundle(),
-            "both are trusted while leaves of the old one may live"
-        );
-    }
-    // Long enough to see the leaf of the new CA.
-    let calls = call_for(&caller, Duration::from_secs(8))?;
-    assert!(calls > 50, "{calls}");
-    assert!(
-        webhook.process.log().contains("leaf certificate of the new CA"),
-        "{}",
-        webhook.process.log_tail(5)
-    );
-    Ok(())
-}
-
-/// Asks again and again, each time answered by the webhook.
-fn call_for(caller: &Caller, time: Duration) -> Result<usize> {
-    let deadline = Instant::now() + time;
-    let mut calls = 0;
-    while Instant::now() < deadline {
-        let answer = caller.create(&site("called", &["192.0.2.0/24"], "not-yet"), true)?;
-        assert!(answer.status.is_success(), "{answer:?}");
+        let found = certificates(&bundle);
+        let both = certificates(&promoted.bundle());
+        assert_eq!(found.len(), both.len(), "{bundle}");
+        let trusted = both.iter().all(|one| found.contains(one));
         assert!(
-            answer.warnings.iter().any(|text| text.contains("[TN001]")),
-            "{answer:?}"
+            trusted,
+            "both are trusted while leaves of the old one may live: {bundle}"
         );
-        calls += 1;
     }
-    Ok(calls)
+    wait_logged(&webhooks, "leaf certificate of the new CA", true)?;
+    load.wait_for_more(50)?;
+    // And eight more: the old one is forgotten.
+    let mut last = promoted;
+    if let Some((_, until)) = &mut last.old {
+        *until = Timestamp::now() - SignedDuration::from_hours(1);
+    }
+    put(cluster, &last, "replace")?;
+    wait_logged(&webhooks, "DropOld", false)?;
+    load.wait_for_more(100)?;
+    assert!(stored(cluster)?.old.is_none());
+    load.end("CA rotation")
 }
 
 #[test]
-fn a_ca_whose_secret_is_deleted_is_made_anew_and_fails_no_call() -> Result<()> {
+fn a_ca_whose_secret_is_deleted_or_put_back_fails_no_write() -> Result<()> {
     let _turn = one_at_a_time();
     let cluster = cluster();
-    let caller = start_over(cluster)?;
-    let webhook = Webhook::installed(cluster, "webhook-lost-ca", 9443)?;
-    let before = bundles(cluster)?;
+    start_over(cluster)?;
+    let webhooks = two_replicas(cluster, "webhook-lost-ca")?;
+    let (first, before) = (stored(cluster)?, bundles(cluster)?);
+    let load = Load::start(cluster)?;
+    load.wait_for_more(50)?;
     cluster
         .kubectl(&["delete", "secret", SECRET_NAME, "-n", NAMESPACE])?
         .success()?;
-    let calls = call_for(&caller, Duration::from_secs(9))?;
-    assert!(calls > 50, "{calls}");
-    assert!(
-        webhook.process.log().contains("leaf certificate of the new CA"),
-        "{}",
-        webhook.process.log_tail(5)
-    );
+    wait_logged(&webhooks, "leaf certificate of the new CA", true)?;
+    load.wait_for_more(50)?;
     for (bundle, old) in bundles(cluster)?.iter().zip(&before) {
         assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 2);
         assert!(
@@ -232,6 +283,30 @@ fn a_ca_whose_secret_is_deleted_is_made_anew_and_fails_no_call() -> Result<()> {
             "the old one is the second"
         );
     }
-    assert_eq!(webhook.health("/readyz")?.0, 200);
+    let second = stored(cluster)?;
+    assert_ne!(second.current, first.current);
+    // A backup of the operator namespace is put back, and the CA of the time.
+    let leaves = load.leaves();
+    put(cluster, &first, "replace")?;
+    wait_for(
+        "both replicas show leaves of the restored CA",
+        Duration::from_secs(60),
+        || {
+            let now = load.leaves();
+            ensure!(
+                now.iter().zip(leaves).all(|(now, before)| *now > before),
+                "{leaves:?}, now {now:?}"
+            );
+            Ok(())
+        },
+    )?;
+    load.wait_for_more(100)?;
+    assert_eq!(stored(cluster)?.current, first.current);
+    load.end("CA Secret deleted and put back")?;
+    assert!(
+        webhooks
+            .iter()
+            .all(|one| one.health("/readyz").is_ok_and(|(code, _)| code == 200))
+    );
     Ok(())
 }

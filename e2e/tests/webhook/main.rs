@@ -6,7 +6,10 @@ mod installed;
 mod arming;
 mod audit;
 mod certificates;
+mod clocks;
 mod corpus;
+mod given_certificates;
+mod load;
 mod passwords;
 
 mod organisation;

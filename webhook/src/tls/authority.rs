@@ -32,8 +32,9 @@ pub const LEAF_LIFE: SignedDuration = SignedDuration::from_hours(7 * 24);
 pub const LEAF_RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(3 * 24);
 /// An old CA stays in the bundle this long after it stopped signing: longer than any leaf of it lives.
 pub const OLD_CA_KEPT: SignedDuration = SignedDuration::from_hours(8 * 24);
-/// Certificates begin this long before they are made: clocks of API server and replica differ.
-const BACKDATE: SignedDuration = SignedDuration::from_hours(1);
+/// Certificates begin this long before they are made: several API servers of one cluster may disagree about the time, and
+/// each checks by its own.
+const BACKDATE: SignedDuration = SignedDuration::from_hours(24);
 
 const CURRENT_CERTIFICATE: &str = "tls.crt";
 const CURRENT_KEY: &str = "tls.key";
@@ -84,7 +85,7 @@ pub enum AuthorityError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaCertificate {
     pem: String,
-    /// When it was made (an hour after its first second of validity).
+    /// When it was made (a day after its first second of validity).
     pub made: Timestamp,
     /// Last second of validity.
     pub not_after: Timestamp,
@@ -127,7 +128,7 @@ pub enum Step {
     Promote,
     /// Forget the old CA.
     DropOld,
-    /// The current CA ended and there is no usable next one: start over.
+    /// The current CA is not valid (any more, or yet: a clock was wrong), and there is no usable next one: start over.
     Replace,
 }
 
@@ -136,9 +137,11 @@ pub enum Step {
 pub struct Leaf {
     /// Certificate and key.
     pub key: rustls::sign::CertifiedKey,
+    /// First second of validity.
+    pub not_before: Timestamp,
     /// Last second of validity.
     pub not_after: Timestamp,
-    /// PEM of the CA that signed it.
+    /// PEM of the CA that signed it; all that a caller may trust for it, where somebody else made it.
     pub signed_by: String,
 }
 
@@ -178,6 +181,11 @@ impl CaCertificate {
     /// PEM text.
     pub fn pem(&self) -> &str {
         &self.pem
+    }
+
+    /// Whether a caller whose clock shows `now` may take it.
+    pub fn is_valid(&self, now: Timestamp) -> bool {
+        subtract(self.made, BACKDATE) <= now && now < self.not_after
     }
 }
 
@@ -243,7 +251,8 @@ impl SigningCa {
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         parameters.use_authority_key_identifier_extension = true;
-        parameters.not_before = system_time(subtract(now, BACKDATE)).into();
+        let not_before = subtract(now, BACKDATE);
+        parameters.not_before = system_time(not_before).into();
         // A leaf must not outlive its CA: a verifier would refuse it with a text that names the wrong certificate.
         let not_after = add(now, LEAF_LIFE).min(self.certificate.not_after);
         parameters.not_after = system_time(not_after).into();
@@ -252,6 +261,7 @@ impl SigningCa {
         let signing = rustls::crypto::ring::sign::any_supported_type(&private).map_err(AuthorityError::LeafKey)?;
         Ok(Leaf {
             key: rustls::sign::CertifiedKey::new(vec![certificate.der().clone()], signing),
+            not_before,
             not_after,
             signed_by: self.certificate.pem.clone(),
         })
@@ -259,9 +269,11 @@ impl SigningCa {
 }
 
 impl Leaf {
-    /// Whether it should be replaced: its life nears the end, or another CA signs now.
+    /// Whether it should be replaced: its life nears the end or has not begun, or another CA signs now.
     pub fn is_due(&self, signing: &SigningCa, now: Timestamp) -> bool {
-        self.signed_by != signing.certificate.pem || now >= subtract(self.not_after, LEAF_RENEW_BEFORE)
+        self.signed_by != signing.certificate.pem
+            || now < self.not_before
+            || now >= subtract(self.not_after, LEAF_RENEW_BEFORE)
     }
 }
 
@@ -346,19 +358,14 @@ impl Authority {
 
     /// What has to be done at `now`; `injected` = both webhook configurations carry the whole [`Authority::bundle`].
     pub fn due(&self, now: Timestamp, injected: bool) -> Option<Step> {
-        let ended = now >= self.current.certificate.not_after;
-        match &self.next {
-            // An ended CA helps nobody: trust in the next one cannot get worse by promoting it early.
-            Some(next) if ended => {
-                return Some(if now < next.certificate.not_after {
-                    Step::Promote
-                } else {
-                    Step::Replace
-                });
-            }
+        let useless = !self.current.certificate.is_valid(now);
+        // A next one that is not valid now is as good as none.
+        match self.next.as_ref().filter(|next| next.certificate.is_valid(now)) {
+            // Such a current CA helps nobody: trust in the next one cannot get worse by promoting it early.
+            Some(_) if useless => return Some(Step::Promote),
+            None if useless => return Some(Step::Replace),
             Some(next) if injected && now >= add(next.certificate.made, CA_ANNOUNCE) => return Some(Step::Promote),
-            None if ended => return Some(Step::Replace),
-            None if now >= subtract(self.current.certificate.not_after, CA_RENEW_BEFORE) => {
+            None if self.next.is_some() || now >= subtract(self.current.certificate.not_after, CA_RENEW_BEFORE) => {
                 return Some(Step::Announce);
             }
             _ => {}
@@ -472,6 +479,32 @@ mod tests {
             .expect("promoted");
         assert_eq!(Authority::from_data(&promoted.to_data()).expect("read"), promoted);
         assert!(!format!("{promoted:?}").contains("PRIVATE"), "Debug shows no key");
+    }
+
+    #[test]
+    fn an_authority_of_the_future_starts_over() {
+        // Made by a replica whose clock was ahead, before clocks were compared.
+        let first = Authority::generate(start() + days(395)).expect("generated");
+        assert_eq!(first.due(start(), true), Some(Step::Replace));
+        let names = ["127.0.0.1".to_owned()];
+        let leaf = first.current.issue(&names, start() + days(395)).expect("issued");
+        assert!(leaf.is_due(&first.current, start()), "its life has not begun");
+        let announced = Authority::generate(start())
+            .and_then(|sound| sound.after(Step::Announce, start() + days(395)))
+            .expect("announced");
+        assert_eq!(
+            announced.due(start(), true),
+            Some(Step::Announce),
+            "that next one is of no use"
+        );
+        assert_eq!(
+            first
+                .after(Step::Announce, start() + days(395))
+                .expect("announced")
+                .due(start(), true),
+            Some(Step::Replace),
+            "neither of the two is of use"
+        );
     }
 
     #[test]

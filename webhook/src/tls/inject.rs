@@ -1,12 +1,16 @@
 //! The CA certificates in the webhook configurations, by server-side apply with our own field manager: only
 //! `webhooks[].clientConfig.caBundle` is ours, all else stays the chart's.
 
+use std::time::Instant;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use super::trusted::{Others, Trusted, bundle, certificates};
 
 /// Field manager of the caBundle fields.
 pub const FIELD_MANAGER: &str = tailnet_crds::names::field_manager::WEBHOOK;
@@ -91,8 +95,17 @@ impl Target {
         &self.name
     }
 
-    /// Makes every entry carry exactly `bundle`; true when something had to be written.
-    pub async fn inject(&self, client: &Client, bundle: &str) -> Result<bool, InjectError> {
+    /// Makes every entry carry `wanted`; true when something had to be written.
+    ///
+    /// What else an entry carries stays as long as `others` says. Where `strict`, it stays only beside all of `wanted`:
+    /// whoever removed ours is not asked what they put there.
+    pub async fn inject(
+        &self,
+        client: &Client,
+        wanted: &[Trusted],
+        others: &Others,
+        strict: bool,
+    ) -> Result<bool, InjectError> {
         let (kind, name) = (self.kind, self.name.clone());
         let api = self.api(client);
         let live = match api.get_opt(&self.name).await {
@@ -106,11 +119,15 @@ impl Target {
                 });
             }
         };
-        let wanted = STANDARD.encode(bundle);
-        let Some(patch) = patch(&self.resource, &live, &wanted) else {
+        let carried = merged(&live, wanted, strict, |found| {
+            others.still_kept(self.kind, found, Instant::now())
+        });
+        let Some(patch) = patch(&self.resource, &live, &STANDARD.encode(bundle(&carried))) else {
             return Err(InjectError::Empty { kind, name });
         };
-        if entries(&live).all(|(_, bundle)| bundle == Some(wanted.as_str())) {
+        // In any order: two replicas that want different ones first must not take turns in writing.
+        let same = |entry: Vec<Trusted>| entry.len() == carried.len() && entry.iter().all(|one| carried.contains(one));
+        if found(&live).into_iter().all(same) {
             return Ok(false);
         }
         // Forced: whoever else wrote a caBundle here would break the calls to this webhook.
@@ -122,6 +139,35 @@ impl Target {
             source: Box::new(source),
         })
     }
+}
+
+/// The certificates of each entry.
+fn found(live: &DynamicObject) -> Vec<Vec<Trusted>> {
+    let read = |(_, bundle): (&str, Option<&str>)| {
+        let text = STANDARD.decode(bundle.unwrap_or_default()).unwrap_or_default();
+        certificates(&String::from_utf8_lossy(&text))
+    };
+    entries(live).map(read).collect()
+}
+
+/// What every entry shall carry: `wanted`, then what the entries carry besides and `keep` lets stay.
+fn merged(
+    live: &DynamicObject,
+    wanted: &[Trusted],
+    strict: bool,
+    keep: impl FnOnce(Vec<Trusted>) -> Vec<Trusted>,
+) -> Vec<Trusted> {
+    let found = found(live);
+    let complete = found.iter().all(|entry| wanted.iter().all(|one| entry.contains(one)));
+    let mut others: Vec<Trusted> = Vec::new();
+    if complete || !strict {
+        for other in found.into_iter().flatten() {
+            if !wanted.contains(&other) && !others.contains(&other) {
+                others.push(other);
+            }
+        }
+    }
+    wanted.iter().cloned().chain(keep(others)).collect()
 }
 
 /// Name and caBundle of each entry.
@@ -156,7 +202,12 @@ fn patch(resource: &ApiResource, live: &DynamicObject, bundle: &str) -> Option<V
 
 #[cfg(test)]
 mod tests {
-    use super::{Target, entries, patch};
+    use super::{Target, entries, merged, patch};
+    use crate::tls::authority::Authority;
+    use crate::tls::trusted::{Trusted, certificates};
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use jiff::Timestamp;
     use kube::api::DynamicObject;
     use serde_json::json;
 
@@ -187,6 +238,33 @@ mod tests {
         assert_eq!(patch["webhooks"].as_array().map(Vec::len), Some(2));
         assert_eq!(patch["metadata"], json!({"name": "tailnet-webhook", "uid": "u1"}));
         assert_eq!(patch["apiVersion"], "admissionregistration.k8s.io/v1");
+    }
+
+    fn ca() -> (String, Trusted) {
+        let text = Authority::generate(Timestamp::now()).expect("CA").bundle();
+        let one = certificates(&text).remove(0);
+        (text, one)
+    }
+
+    #[test]
+    fn another_ca_stays_beside_ours_and_not_instead_of_it() {
+        let ((our_text, ours), (other_text, other)) = (ca(), ca());
+        let carry = |bundles: [&str; 2]| {
+            live(json!([
+                {"name": "a", "clientConfig": {"caBundle": STANDARD.encode(bundles[0])}},
+                {"name": "b", "clientConfig": {"caBundle": STANDARD.encode(bundles[1])}},
+            ]))
+        };
+        let both = format!("{other_text}{our_text}");
+        let wanted = [ours.clone()];
+        let merge = |object, strict| merged(&object, &wanted, strict, |found| found);
+        for strict in [true, false] {
+            assert_eq!(merge(carry([&our_text, &our_text]), strict), wanted);
+            assert_eq!(merge(carry([&both, &our_text]), strict), [ours.clone(), other.clone()]);
+        }
+        assert_eq!(merge(carry([&other_text, &both]), true), wanted);
+        assert_eq!(merge(carry([&other_text, ""]), false), [ours.clone(), other.clone()]);
+        assert_eq!(merged(&carry([&both, &both]), &wanted, false, |_| Vec::new()), [ours]);
     }
 
     #[test]

@@ -1,23 +1,27 @@
-//! The loop that keeps Secret, leaf and configurations true: on every change of one of them, and every half minute by the
-//! wall clock (a suspended machine must not sleep through an expiry).
+//! The loop that keeps leaf and configurations true: on every change of the Secret or of a configuration, and every half
+//! minute by the wall clock (a suspended machine must not sleep through an expiry). Where certificates come from is
+//! [`Origin`]'s.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tailnet_process::Condition;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::authority::{Authority, AuthorityError, CaCertificate, SECRET_NAME, Step};
+use super::authority::{AuthorityError, SECRET_NAME};
+use super::given::Given;
 use super::inject::{InjectError, Target};
+use super::own::Own;
 use super::source::Source;
+use super::trusted::{Others, Trusted};
+use crate::clock::ApiClock;
 use crate::metrics::Metrics;
 
 /// Longest time between two looks.
@@ -25,10 +29,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// How long API servers may take to follow a changed configuration.
-const PROPAGATION: Duration = Duration::from_secs(5);
-/// A CA whose Secret was deleted is trusted this long: until every replica serves leaves of the new one, and not longer,
-/// since whoever deletes it may have a reason.
-const LOST_CA_KEPT: SignedDuration = SignedDuration::from_mins(10);
+pub(super) const PROPAGATION: Duration = Duration::from_secs(5);
 /// One look may not take longer: an API server that hangs must not stop the renewals for good.
 const LOOK_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -36,8 +37,13 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
     /// The Secret cannot be read.
-    #[error("cannot read Secret {SECRET_NAME}: {0}")]
-    ReadSecret(Box<kube::Error>),
+    #[error("cannot read Secret {name}: {source}")]
+    ReadSecret {
+        /// Its name.
+        name: String,
+        /// The API server's words.
+        source: Box<kube::Error>,
+    },
     /// The Secret cannot be created or changed.
     #[error("cannot write Secret {SECRET_NAME}: {0}")]
     WriteSecret(Box<kube::Error>),
@@ -52,10 +58,38 @@ pub enum KeeperError {
     Deadline,
 }
 
+/// Where certificates come from.
+#[derive(Debug)]
+pub enum Origin {
+    /// From our own CA, in the Secret [`SECRET_NAME`].
+    Own(Own),
+    /// From a Secret that cert-manager or somebody else writes.
+    Given(Given),
+}
+
+impl Origin {
+    /// Our own CA, or the Secret called `secret`.
+    pub fn new(secret: Option<&str>) -> Self {
+        match secret {
+            None => Self::Own(Own::default()),
+            Some(name) => Self::Given(Given::new(name)),
+        }
+    }
+
+    fn secret(&self) -> &str {
+        match self {
+            Self::Own(_) => SECRET_NAME,
+            Self::Given(given) => given.secret(),
+        }
+    }
+}
+
 /// What [`Keeper`] keeps.
 pub struct Keeper {
     /// API server.
     pub client: Client,
+    /// Its clock, by which it will judge our leaf.
+    pub clock: ApiClock,
     /// Namespace of the Secret.
     pub namespace: String,
     /// DNS names and addresses of the leaf.
@@ -70,22 +104,26 @@ pub struct Keeper {
     pub bundle: Condition,
     /// Where the seconds to expiry go.
     pub metrics: Arc<Metrics>,
+    /// What else the configurations carry.
+    pub others: Others,
+    /// Whether both configurations have carried all that we want since this process began. Until then another kind of
+    /// [`Origin`] may be at work beside us, whose CA must stay.
+    pub carried: AtomicBool,
 }
 
 impl Keeper {
     /// Keeps until `stop`.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(self, mut origin: Origin, stop: CancellationToken) {
         let changed = Arc::new(Notify::new());
-        let watches = self.watches(Arc::clone(&changed));
+        let watches = self.watches(origin.secret().to_owned(), Arc::clone(&changed));
         let work = async {
             let mut wait = RETRY.0;
-            let mut last = None;
             loop {
-                let look = match tokio::time::timeout(LOOK_DEADLINE, self.look(Timestamp::now(), &mut last)).await {
+                let look = match tokio::time::timeout(LOOK_DEADLINE, self.look(&mut origin)).await {
                     Ok(look) => look,
                     Err(_) => Err(KeeperError::Deadline),
                 };
-                self.report(Timestamp::now());
+                self.report(&origin);
                 match look {
                     Ok(()) => {
                         wait = RETRY.0;
@@ -121,10 +159,9 @@ impl Keeper {
     }
 
     /// Wakes the loop when the Secret or a configuration changes. Never ends.
-    async fn watches(&self, changed: Arc<Notify>) {
+    async fn watches(&self, secret: String, changed: Arc<Notify>) {
         let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut all = vec![wakes(watcher(secrets, only(SECRET_NAME)).default_backoff()).boxed()];
+        let mut all = vec![wakes(watcher(self.secrets(), only(&secret)).default_backoff()).boxed()];
         for target in &self.targets {
             all.push(wakes(watcher(target.api(&self.client), only(target.name())).default_backoff()).boxed());
         }
@@ -135,43 +172,38 @@ impl Keeper {
         std::future::pending().await
     }
 
-    /// One look: Secret, leaf, configurations, rotation. `last` is the CA that signed at the last look.
-    async fn look(&self, now: Timestamp, last: &mut Option<CaCertificate>) -> Result<(), KeeperError> {
-        let (mut authority, mut stored) = self.authority(now, last.as_ref()).await?;
-        *last = Some(authority.current.certificate.clone());
-        let ended = authority.due(now, false) == Some(Step::Replace);
-        // Without a leaf there is nothing to lose; a renewal by the same CA is trusted already.
-        let harmless = !self.source.serves(now) || self.source.is_signed_by(&authority.current);
-        if harmless && !ended && self.source.is_due(&authority.current, now) {
-            self.source.set(authority.current.issue(&self.names, now)?);
-            tracing::info!(names = self.names.join(","), "serving a new leaf certificate");
+    async fn look(&self, origin: &mut Origin) -> Result<(), KeeperError> {
+        match origin {
+            Origin::Own(own) => own.look(self).await,
+            Origin::Given(given) => given.look(self).await,
         }
-        let injected = self.inject(&authority).await;
-        while let Some(step) = authority.due(now, injected.is_ok()) {
-            let after = authority.after(step, now)?;
-            stored = self.replace(stored, &after).await?;
-            tracing::info!(?step, "CA rotation");
-            authority = after;
-            *last = Some(authority.current.certificate.clone());
-            self.inject(&authority).await?;
-        }
-        if self.source.is_due(&authority.current, now) && (injected.is_ok() || !self.source.serves(now)) {
-            if self.source.serves(now) {
-                // API servers follow a changed configuration a moment later.
-                tokio::time::sleep(PROPAGATION).await;
-            }
-            self.source.set(authority.current.issue(&self.names, now)?);
-            tracing::info!(names = self.names.join(","), "serving a leaf certificate of the new CA");
-        }
-        injected
     }
 
-    async fn inject(&self, authority: &Authority) -> Result<(), KeeperError> {
-        let bundle = authority.bundle();
+    pub(super) fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The Secret called `name`, and the time at the API server that its answer told.
+    pub(super) async fn read_secret(&self, name: &str) -> Result<(Option<Secret>, Timestamp), KeeperError> {
+        let secret = self.secrets().get_opt(name).await;
+        let secret = secret.map_err(|error| KeeperError::ReadSecret {
+            name: name.to_owned(),
+            source: Box::new(error),
+        })?;
+        Ok((secret, self.clock.now()))
+    }
+
+    /// Makes both configurations carry `wanted`; true when something had to be written.
+    ///
+    /// Where `strict`, a configuration that lost what is wanted is not asked what it carries instead, once both have carried it.
+    pub(super) async fn inject(&self, wanted: &[Trusted], strict: bool) -> Result<bool, KeeperError> {
+        let strict = strict && self.carried.load(Ordering::Relaxed);
         let mut failure = None;
+        let mut any = false;
         for target in &self.targets {
-            match target.inject(&self.client, &bundle).await {
+            match target.inject(&self.client, wanted, &self.others, strict).await {
                 Ok(true) => {
+                    any = true;
                     let configuration = target.name();
                     tracing::info!(configuration, "wrote the CA into the webhook configuration");
                 }
@@ -182,8 +214,9 @@ impl Keeper {
         }
         match failure {
             None => {
+                self.carried.store(true, Ordering::Relaxed);
                 self.bundle.met();
-                Ok(())
+                Ok(any)
             }
             Some(error) => {
                 // An API server that does not answer says nothing about the CA: what was there still is.
@@ -196,69 +229,23 @@ impl Keeper {
         }
     }
 
-    /// The authority of the Secret; made when there is none. Who loses the race uses the winner's.
-    ///
-    /// Where the Secret went while leaves of its CA are served, that CA (`last`) stays trusted for a while.
-    async fn authority(
-        &self,
-        now: Timestamp,
-        last: Option<&CaCertificate>,
-    ) -> Result<(Authority, Secret), KeeperError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let read = |error| KeeperError::ReadSecret(Box::new(error));
-        if let Some(secret) = secrets.get_opt(SECRET_NAME).await.map_err(read)? {
-            let authority = Authority::from_data(secret.data.as_ref().unwrap_or(&Default::default()))?;
-            return Ok((authority, secret));
-        }
-        let mut authority = Authority::generate(now)?;
-        authority.old = last.map(|last| (last.clone(), now + LOST_CA_KEPT));
-        let labels = [("app.kubernetes.io/managed-by".to_owned(), "tailnet-webhook".to_owned())];
-        let secret = Secret {
-            metadata: ObjectMeta {
-                name: Some(SECRET_NAME.to_owned()),
-                labels: Some(labels.into()),
-                ..ObjectMeta::default()
-            },
-            type_: Some("Opaque".to_owned()),
-            data: Some(authority.to_data()),
-            ..Secret::default()
-        };
-        match secrets.create(&PostParams::default(), &secret).await {
-            Ok(stored) => {
-                tracing::info!(secret = SECRET_NAME, namespace = self.namespace, "made a new CA");
-                Ok((authority, stored))
-            }
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                let secret = secrets.get(SECRET_NAME).await.map_err(read)?;
-                Ok((
-                    Authority::from_data(secret.data.as_ref().unwrap_or(&Default::default()))?,
-                    secret,
-                ))
-            }
-            Err(error) => Err(KeeperError::WriteSecret(Box::new(error))),
-        }
-    }
-
-    /// Writes `authority` over `stored`; a conflict (the other replica was first) is an error, the next look reads again.
-    async fn replace(&self, mut stored: Secret, authority: &Authority) -> Result<Secret, KeeperError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        stored.data = Some(authority.to_data());
-        let written = secrets.replace(SECRET_NAME, &PostParams::default(), &stored).await;
-        written.map_err(|error| KeeperError::WriteSecret(Box::new(error)))
-    }
-
-    fn report(&self, now: Timestamp) {
-        match self.source.seconds_left(now) {
+    fn report(&self, origin: &Origin) {
+        let left = self.source.seconds_left(self.clock.now());
+        match left {
             Some(seconds) if seconds > 0 => self.certificate.met(),
             Some(_) => self
                 .certificate
                 .missing("the leaf certificate has ended and could not be renewed, see the log"),
-            None => self.certificate.missing(format!(
-                "no leaf certificate yet: Secret {SECRET_NAME} is not readable or writable"
-            )),
+            None => self.certificate.missing(match origin {
+                Origin::Own(_) => format!("no leaf certificate yet: Secret {SECRET_NAME} is not readable or writable"),
+                Origin::Given(given) => given.why_none(&self.namespace),
+            }),
         }
-        if let Some(seconds) = self.source.seconds_left(now) {
+        if let Some(seconds) = left {
             self.metrics.certificate_expiry.set(seconds);
+        }
+        if let Origin::Given(given) = origin {
+            self.metrics.certificate_rejected.set(i64::from(given.is_rejected()));
         }
     }
 }

@@ -36,7 +36,21 @@ impl Source {
 
     /// Whether there is a leaf that is valid at `now`.
     pub fn serves(&self, now: Timestamp) -> bool {
-        self.seconds_left(now).is_some_and(|seconds| seconds > 0)
+        let held = self.0.load();
+        held.as_ref()
+            .is_some_and(|held| held.leaf.not_before <= now && now < held.leaf.not_after)
+    }
+
+    /// Whether this very leaf is shown.
+    pub fn shows(&self, leaf: &Leaf) -> bool {
+        let held = self.0.load();
+        held.as_ref()
+            .is_some_and(|held| held.key.cert == leaf.key.cert && held.leaf.signed_by == leaf.signed_by)
+    }
+
+    /// PEM of the CA of the leaf that is shown.
+    pub fn signed_by(&self) -> Option<String> {
+        self.0.load().as_ref().map(|held| held.leaf.signed_by.clone())
     }
 
     /// Whether the leaf is signed by `signing`.

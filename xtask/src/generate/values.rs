@@ -187,6 +187,50 @@ struct Webhook {
     /// Further environment variables, as in a container's env.
     extra_env: Vec<Kubernetes>,
     audit_log: AuditLog,
+    certificate: Certificate,
+}
+
+/// The webhook's serving certificate.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct Certificate {
+    source: CertificateSource,
+    /// Source `secret`: name of the Secret in the release's namespace, with `tls.crt`, `tls.key` and `ca.crt`.
+    secret_name: String,
+    issuer_ref: IssuerRef,
+    /// Source `cert-manager`: life of the certificate, such as `2160h`.
+    #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"))]
+    duration: String,
+    /// Source `cert-manager`: how long before its end it is renewed.
+    #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"))]
+    renew_before: String,
+}
+
+/// `own`: the webhook makes and rotates a CA and certificates itself; `cert-manager`: the chart makes a Certificate;
+/// `secret`: you bring a Secret. A change of the Secret is followed within seconds.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+enum CertificateSource {
+    Own,
+    CertManager,
+    Secret,
+}
+
+/// Source `cert-manager`: the issuer.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code, reason = "the types are only deserialised and described")]
+struct IssuerRef {
+    /// Source `cert-manager`: name of the issuer, which must fill in `ca.crt` (CA, Vault and others; not ACME). Empty: the chart makes a CA of its own.
+    name: String,
+    /// Source `cert-manager`: kind of the issuer, `Issuer`, `ClusterIssuer` or one of another group.
+    #[schemars(length(min = 1))]
+    kind: String,
+    /// Source `cert-manager`: API group of the issuer.
+    #[schemars(length(min = 1))]
+    group: String,
 }
 
 /// Where the audit stream goes, one JSON object per admission decision: stdout, apart from the log on stderr, or none.
