@@ -78,7 +78,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// Of `others`, seen at `place` now, those that have not been there for [`KEPT`].
+    /// Of `others`, seen at `place` now, those that have not been there for ten minutes.
     pub fn still_kept(&self, place: &'static str, others: Vec<Trusted>, now: Instant) -> Vec<Trusted> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let here = seen.entry(place).or_default();
