@@ -119,7 +119,7 @@ fn push(errors: &mut Vec<SchemaError>, path: &str, problem: SchemaProblem) {
 fn walk(schema: &'static Value, value: &Value, path: String, errors: &mut Vec<SchemaError>) {
     if schema.get("x-kubernetes-int-or-string").is_some() {
         match value {
-            Value::Number(number) if number.is_i64() => {}
+            Value::Number(number) if number.is_i64() => check_number(schema, number.as_i64(), &path, errors),
             Value::String(text) => check_string(schema, text, &path, errors),
             _ => push(errors, &path, SchemaProblem::Type("integer or string".to_owned())),
         }

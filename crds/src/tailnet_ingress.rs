@@ -1,5 +1,7 @@
 //! `TailnetIngress`: tailnet peers reach Services.
 
+use std::borrow::Cow;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
@@ -78,10 +80,11 @@ fn one_replica() -> i32 {
 
 impl TailnetIngressSpec {
     /// The label that stands for `{name}` in the name templates: the expose's dnsLabel; else the CR's name for a tcp
-    /// expose and for a lone http expose; else the expose's name.
-    pub fn dns_label<'a>(&'a self, cr_name: &'a str, expose: &'a Expose) -> &'a str {
+    /// expose and for a lone http expose; else the expose's name. It is one label: dots of a CR's name become dashes, so that
+    /// nobody gets a name in the place of another namespace (`portal.team-a` where `{name}.{namespace}` is meant).
+    pub fn dns_label<'a>(&'a self, cr_name: &'a str, expose: &'a Expose) -> Cow<'a, str> {
         if let Some(label) = &expose.dns_label {
-            return label.as_str();
+            return Cow::Borrowed(label.as_str());
         }
         let http_exposes = self
             .exposes
@@ -89,9 +92,9 @@ impl TailnetIngressSpec {
             .filter(|other| other.mode() == ExposeMode::Http)
             .count();
         match expose.mode() {
-            ExposeMode::Tcp => cr_name,
-            ExposeMode::Http if http_exposes == 1 => cr_name,
-            ExposeMode::Http => expose.name.as_str(),
+            ExposeMode::Http if http_exposes != 1 => Cow::Borrowed(expose.name.as_str()),
+            _ if cr_name.contains('.') => Cow::Owned(cr_name.replace('.', "-")),
+            _ => Cow::Borrowed(cr_name),
         }
     }
 }
@@ -109,7 +112,7 @@ pub struct Expose {
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
     /// What stands for `{name}` in the Tailnet's name templates, a DNS label.
-    /// When absent: the CR's name for a tcp expose and for a lone http expose, else the expose's name.
+    /// When absent: the CR's name for a tcp expose and for a lone http expose (its dots become dashes), else the expose's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_label: Option<Text<DnsLabel>>,
     /// Whether the short name is published too. false when absent.
@@ -153,7 +156,12 @@ pub struct Backend {
     #[schemars(length(min = 1, max = 63))]
     pub service: String,
     /// Number or name of the Service's port.
-    #[schemars(extend("maxLength" = 63))]
+    #[schemars(extend(
+        "maxLength" = 63,
+        "minimum" = 1,
+        "maximum" = 65535,
+        "pattern" = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+    ))]
     pub port: IntOrString,
     /// Namespace of the Service. The CR's own when absent; another one only where the CR is in the operator namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -190,7 +190,13 @@ impl Guard {
             return false;
         }
         snapshot.set_namespace_labels(&name, labels.clone());
-        !snapshot.policies().is_empty()
+        let matters = !snapshot.policies().is_empty();
+        drop(snapshot);
+        if matters {
+            // Who may have what rests on the policies too.
+            self.changed();
+        }
+        matters
     }
 
     /// Takes over what is known of the Headscale server of a Tailnet.

@@ -33,10 +33,19 @@ pub enum ClaimKey {
     Service(String),
     /// Node name in Headscale.
     Hostname(String),
+    /// Tag that the routers of a site or gateway have: of each object its own, since routers share tags. It only says since
+    /// when.
+    Router {
+        /// The object, `TailnetSite/lab`.
+        of: String,
+        /// The tag, with `tag:`.
+        tag: String,
+    },
 }
 
 impl fmt::Display for ClaimKey {
-    /// `prefix:10.0.0.0/24`, `name:db.example.net`, `tag:tag:egress-a`, `service:remote-db`, `hostname:portal-team-a`
+    /// `prefix:10.0.0.0/24`, `name:db.example.net`, `tag:tag:egress-a`, `service:remote-db`, `hostname:portal-team-a`,
+    /// `router:TailnetSite/lab:tag:router`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prefix(prefix) => write!(f, "prefix:{prefix}"),
@@ -44,6 +53,7 @@ impl fmt::Display for ClaimKey {
             Self::Tag(tag) => write!(f, "tag:{tag}"),
             Self::Service(service) => write!(f, "service:{service}"),
             Self::Hostname(hostname) => write!(f, "hostname:{hostname}"),
+            Self::Router { of, tag } => write!(f, "router:{of}:{tag}"),
         }
     }
 }
@@ -68,6 +78,13 @@ impl FromStr for ClaimKey {
             "tag" => Ok(Self::Tag(value.to_owned())),
             "service" => Ok(Self::Service(value.to_owned())),
             "hostname" => Ok(Self::Hostname(value.to_owned())),
+            "router" => {
+                let (of, tag) = value.split_once(':').ok_or_else(error)?;
+                Ok(Self::Router {
+                    of: of.to_owned(),
+                    tag: tag.to_owned(),
+                })
+            }
             _ => Err(error()),
         }
     }
@@ -262,10 +279,11 @@ mod tests {
             "tag:tag:x",
             "service:db",
             "hostname:h",
+            "router:TailnetSite/lab:tag:router",
         ] {
             assert_eq!(text.parse::<ClaimKey>().unwrap().to_string(), text);
         }
-        for text in ["prefix:10.0.0.0", "colour:red", "name:", "name"] {
+        for text in ["prefix:10.0.0.0", "colour:red", "name:", "name", "router:x"] {
             assert!(text.parse::<ClaimKey>().is_err(), "{text}");
         }
     }

@@ -198,6 +198,27 @@ pub(crate) fn verdict_of(object: &Object, snapshot: &Snapshot) -> Vec<Finding> {
         .collect()
 }
 
+/// Whether the organisation's policies deny an object of the snapshot, as in the guard.
+pub(crate) fn organisation_refuses(object: &Object, snapshot: &Snapshot) -> bool {
+    if snapshot.policies().is_empty() || object.spec.is_err() {
+        return false;
+    }
+    let value = organisation::as_stored(object);
+    let request = Request::guard(object.kind, value);
+    let Some(value) = &request.new else { return false };
+    let subject = organisation::Subject {
+        request: &request,
+        value,
+        object,
+        old: None,
+        snapshot,
+    };
+    let mut drafts = Vec::new();
+    organisation::run(&subject, &mut drafts, &mut Notes::new());
+    bypass::let_past(&mut drafts, object, &request);
+    drafts.iter().any(|draft| draft.severity == Severity::Deny)
+}
+
 /// Whether a security rule leaves a stored object without effect, whoever else is there: it holds nothing then, and so
 /// stands in nobody's way. The same question as in [`crate::wants`]; only the security rules are asked, since this is
 /// asked of every object that conflicts with another one.

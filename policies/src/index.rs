@@ -31,12 +31,18 @@ pub(crate) enum IndexKey {
     Service(String),
     /// Egress objects, ingress objects and gateways by (Tailnet, node name).
     Hostname(String, String),
-    /// Tailnets by canonical server URL.
+    /// Tailnets by host and port of server or API endpoint.
     Server(String),
     /// Tailnets by host of server or API endpoint.
     ServerHost(String),
     /// Tailnets by hosts ConfigMap.
     HostsConfigMap(String),
+    /// Tailnets by a ConfigMap that they only read: base document, CA bundle.
+    ReadConfigMap(String),
+    /// Tailnets by the Secret of their API key.
+    ApiSecret(String),
+    /// Gateways by their state Secret.
+    StateSecret(String),
     /// Gateways by load balancer address.
     LoadBalancer(IpAddr),
     /// Gateways by cluster address.
@@ -67,6 +73,11 @@ pub(crate) fn server_host(url: &Text<ServerUrl>) -> Option<String> {
     read(url).map(|url| url.host())
 }
 
+/// Host and port of a URL as they are compared.
+pub(crate) fn server_endpoint(url: &Text<ServerUrl>) -> Option<String> {
+    read(url).map(|url| url.endpoint())
+}
+
 /// Keys of an object. `tailnet` is the spec of the Tailnet that it refers to, when that exists.
 pub(crate) fn index_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<IndexKey> {
     let Some(member_of) = object.tailnet_name() else {
@@ -76,7 +87,7 @@ pub(crate) fn index_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<
     let mut keys = vec![IndexKey::Member(of())];
     for key in claim_keys(object, tailnet) {
         match key {
-            ClaimKey::Prefix(_) => {}
+            ClaimKey::Prefix(_) | ClaimKey::Router { .. } => {}
             ClaimKey::Name(name) if object.kind == Kind::TailnetGateway => keys.push(IndexKey::Apex(of(), name)),
             ClaimKey::Name(name) => keys.push(IndexKey::Name(of(), name)),
             ClaimKey::Tag(tag) => keys.push(IndexKey::Tag(of(), tag)),
@@ -88,11 +99,16 @@ pub(crate) fn index_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<
         Ok(Spec::Tailnet(spec)) => {
             let approvers = spec.policy.iter().flat_map(|policy| &policy.route_approvers);
             keys.extend(approvers.map(|tag| IndexKey::RouterTag(of(), canonical(tag))));
-            keys.push(IndexKey::Server(canonical(&spec.server)));
+            keys.extend(server_endpoint(&spec.server).map(IndexKey::Server));
+            keys.extend(server_endpoint(spec.api_endpoint()).map(IndexKey::Server));
             keys.extend(server_host(&spec.server).map(IndexKey::ServerHost));
             keys.extend(server_host(spec.api_endpoint()).map(IndexKey::ServerHost));
             let hosts = spec.dns.as_ref().and_then(|dns| dns.hosts_config_map.clone());
             keys.extend(hosts.map(IndexKey::HostsConfigMap));
+            let base = spec.policy.as_ref().map(|policy| policy.base_config_map.clone());
+            let bundle = spec.ca_config_map_ref().map(|bundle| bundle.name.clone());
+            keys.extend(base.into_iter().chain(bundle).map(IndexKey::ReadConfigMap));
+            keys.push(IndexKey::ApiSecret(spec.api_secret_ref.name.clone()));
         }
         Ok(Spec::Site(spec)) => {
             keys.extend(
@@ -103,6 +119,7 @@ pub(crate) fn index_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<
         }
         Ok(Spec::Gateway(spec)) => {
             keys.extend(spec.tags.iter().map(|tag| IndexKey::RouterTag(of(), canonical(tag))));
+            keys.push(IndexKey::StateSecret(spec.state_secret_ref.name.clone()));
             keys.extend(read(&spec.service.load_balancer_ip).map(|ip| IndexKey::LoadBalancer(ip.addr())));
             keys.extend(read(&spec.dns.service_cluster_ip).map(|ip| IndexKey::ClusterIp(ip.addr())));
             for record in &spec.dns.static_records {
@@ -140,6 +157,17 @@ pub(crate) fn prefixes_of(object: &Object) -> Vec<IpNet> {
     prefixes
 }
 
+/// How an object claims a tag: egress and ingress for themselves alone, sites and gateways with other routers.
+pub(crate) fn tag_claim(object: &Object, tag: &str) -> ClaimKey {
+    match object.kind {
+        Kind::TailnetSite | Kind::TailnetGateway => ClaimKey::Router {
+            of: object.takes_over_name(),
+            tag: tag.to_owned(),
+        },
+        _ => ClaimKey::Tag(tag.to_owned()),
+    }
+}
+
 /// What an object claims (see [`crate::claims`]). `tailnet` is the spec of the Tailnet that it refers to.
 pub(crate) fn claim_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<ClaimKey> {
     let mut keys = Vec::new();
@@ -160,8 +188,12 @@ pub(crate) fn claim_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<
                 keys.extend(published.into_iter().map(|Published { name, .. }| ClaimKey::Name(name)));
             }
         }
-        Ok(Spec::Site(_)) => keys.extend(prefixes_of(object).into_iter().map(ClaimKey::Prefix)),
+        Ok(Spec::Site(spec)) => {
+            keys.extend(prefixes_of(object).into_iter().map(ClaimKey::Prefix));
+            keys.extend(spec.advertised_by.iter().map(|tag| tag_claim(object, &canonical(tag))));
+        }
         Ok(Spec::Gateway(spec)) => {
+            keys.extend(spec.tags.iter().map(|tag| tag_claim(object, &canonical(tag))));
             keys.push(ClaimKey::Hostname(canonical(&spec.hostname)));
             keys.push(ClaimKey::Service(object.name.clone()));
             keys.push(ClaimKey::Service(format!("{}-headless", object.name)));

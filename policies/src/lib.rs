@@ -16,6 +16,7 @@ mod evaluate;
 pub mod facts;
 pub mod finding;
 mod index;
+mod memo;
 pub mod names;
 pub mod object;
 pub mod organisation;

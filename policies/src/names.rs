@@ -176,7 +176,7 @@ fn label_of(object: &Object, spec: &TailnetIngressSpec, expose: usize) -> String
     };
     match &expose.dns_label {
         Some(label) => canonical(label),
-        None => spec.dns_label(&object.name, expose).to_owned(),
+        None => spec.dns_label(&object.name, expose).into_owned(),
     }
 }
 

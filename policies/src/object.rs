@@ -58,11 +58,16 @@ pub struct Object {
     pub takes_over: Option<String>,
     /// Whether the annotation [`VALIDATION`] asks to skip rules.
     pub asks_for_bypass: bool,
+    /// Its annotations, but for kubectl's copy of the whole object: the organisation's policies may read them.
+    pub annotations: Arc<BTreeMap<String, String>>,
     /// Its labels.
     pub labels: Arc<BTreeMap<String, String>>,
     /// The spec.
     pub spec: Result<Spec, ShapeError>,
 }
+
+/// Order of objects, see [`Object::precedence`].
+pub(crate) type Precedence<'o> = (bool, Option<&'o str>, Option<&'o str>, &'o str, Kind);
 
 impl Object {
     /// Reads an object. Never fails: what does not fit is in [`Object::spec`].
@@ -81,7 +86,8 @@ impl Object {
             activated: value.pointer("/status/activatedAt").is_some_and(|at| !at.is_null()),
             takes_over: annotation(TAKES_OVER).map(str::to_owned),
             asks_for_bypass: annotation(VALIDATION) == Some(VALIDATION_DISABLED),
-            labels: Arc::new(labels(value)),
+            annotations: Arc::new(texts(value, "/metadata/annotations")),
+            labels: Arc::new(texts(value, "/metadata/labels")),
             spec: parse_spec(kind, value),
         }
     }
@@ -94,6 +100,18 @@ impl Object {
     /// Whether both are the same object, possibly at different times.
     pub fn same_as(&self, other: &Self) -> bool {
         self.kind == other.kind && self.namespace == other.namespace && self.name == other.name
+    }
+
+    /// Who comes first where no claim is recorded: the older object, then namespace, name, kind. An object that is not
+    /// stored yet is youngest.
+    pub(crate) fn precedence(&self) -> Precedence<'_> {
+        (
+            self.created.is_none(),
+            self.created.as_deref(),
+            self.namespace.as_deref(),
+            &self.name,
+            self.kind,
+        )
     }
 
     /// What the annotation [`TAKES_OVER`] must say to name this object.
@@ -163,11 +181,15 @@ impl fmt::Display for Object {
     }
 }
 
-fn labels(value: &Value) -> BTreeMap<String, String> {
-    let labels = value.pointer("/metadata/labels").and_then(Value::as_object);
-    labels
+/// kubectl's copy of the object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+fn texts(value: &Value, pointer: &str) -> BTreeMap<String, String> {
+    let texts = value.pointer(pointer).and_then(Value::as_object);
+    texts
         .into_iter()
         .flatten()
+        .filter(|(key, _)| *key != LAST_APPLIED)
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()
 }

@@ -16,6 +16,7 @@ use crate::base::BaseDocument;
 use crate::claims::Claims;
 use crate::facts::{Facts, NodeFacts};
 use crate::index::{IndexKey, index_keys, prefixes_of};
+use crate::memo::Memo;
 use crate::object::Object;
 use crate::organisation::{Clock, Policies, Standing};
 use crate::prefixes::PrefixIndex;
@@ -215,7 +216,10 @@ type Key = (Option<String>, String);
 pub struct Snapshot {
     config: Config,
     objects: HashMap<Kind, BTreeMap<Key, Stored>>,
+    /// Objects by key, the one with precedence first.
     index: HashMap<IndexKey, Vec<Arc<Object>>>,
+    /// What follows from all the rest, found when it is asked for: whatever changes the rest forgets it.
+    memo: Memo,
     prefixes: HashMap<String, PrefixIndex<Arc<Object>>>,
     complete: BTreeSet<Kind>,
     namespaces: Option<BTreeSet<String>>,
@@ -235,6 +239,7 @@ impl Snapshot {
             config,
             objects: HashMap::new(),
             index: HashMap::new(),
+            memo: Memo::default(),
             prefixes: HashMap::new(),
             complete: BTreeSet::new(),
             namespaces: None,
@@ -262,6 +267,7 @@ impl Snapshot {
 
     /// Says whether all objects of a kind are in here. While not, rules that need them note that they did not look.
     pub fn set_complete(&mut self, kind: Kind, complete: bool) {
+        self.memo.forget();
         if complete {
             self.complete.insert(kind);
         } else {
@@ -335,6 +341,7 @@ impl Snapshot {
 
     /// Sets the names of all namespaces, or that they are not known.
     pub fn set_namespaces(&mut self, namespaces: Option<BTreeSet<String>>) {
+        self.memo.forget();
         let names = namespaces.iter().flatten();
         self.namespace_labels = names.map(|name| (name.clone(), Labels::new())).collect();
         self.namespaces = namespaces;
@@ -347,17 +354,20 @@ impl Snapshot {
 
     /// Adds or replaces a namespace with its labels; from then on namespaces count as known.
     pub fn upsert_namespace_with(&mut self, name: &str, labels: Labels) {
+        self.memo.forget();
         self.namespaces.get_or_insert_default().insert(name.to_owned());
         self.set_namespace_labels(name, labels);
     }
 
     /// Sets the labels of a namespace, without saying which namespaces there are.
     pub fn set_namespace_labels(&mut self, name: &str, labels: Labels) {
+        self.memo.forget();
         self.namespace_labels.insert(name.to_owned(), labels);
     }
 
     /// Removes a namespace.
     pub fn remove_namespace(&mut self, name: &str) {
+        self.memo.forget();
         if let Some(namespaces) = &mut self.namespaces {
             namespaces.remove(name);
         }
@@ -376,6 +386,7 @@ impl Snapshot {
 
     /// Says that the Services of the cluster are known (and there is none yet), or that they are not.
     pub fn set_services_known(&mut self, known: bool) {
+        self.memo.forget();
         self.services = known.then(HashMap::new);
     }
 
@@ -397,12 +408,14 @@ impl Snapshot {
             return false;
         }
         services.insert(key, info);
+        self.memo.forget();
         true
     }
 
     /// Removes a Service. Says whether it was there.
     pub fn remove_service(&mut self, namespace: &str, name: &str) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
+        self.memo.forget();
         self.services
             .as_mut()
             .is_some_and(|services| services.remove(&key).is_some())
@@ -421,6 +434,7 @@ impl Snapshot {
     /// Says that the ConfigMaps of the operator namespace are known (and there is none with a policy yet), or that they are
     /// not.
     pub fn set_base_documents_known(&mut self, known: bool) {
+        self.memo.forget();
         self.base_documents = known.then(HashMap::new);
     }
 
@@ -432,6 +446,7 @@ impl Snapshot {
     /// Sets the base document of a ConfigMap of the operator namespace (key [`crate::base::KEY`]), None where there is none
     /// any more; from then on those ConfigMaps count as known. Says whether anything is different now.
     pub fn set_base_document(&mut self, config_map: &str, text: Option<&str>) -> bool {
+        self.memo.forget();
         let documents = self.base_documents.get_or_insert_default();
         match text.map(BaseDocument::read) {
             Some(document) if documents.get(config_map).is_some_and(|known| **known == document) => false,
@@ -450,6 +465,7 @@ impl Snapshot {
 
     /// Sets what is known of the server of a Tailnet and how long ago it was read; None when nothing is.
     pub fn set_facts(&mut self, tailnet: &str, facts: Option<Facts>, age: Duration) {
+        self.memo.forget();
         match facts {
             Some(facts) => {
                 self.facts.insert(tailnet.to_owned(), AgedFacts::new(facts, age));
@@ -474,6 +490,7 @@ impl Snapshot {
 
     /// Sets the recorded claims of a Tailnet; None when there is no record.
     pub fn set_claims(&mut self, tailnet: &str, claims: Option<Claims>) {
+        self.memo.forget();
         match claims {
             Some(claims) => {
                 self.claims.insert(tailnet.to_owned(), claims);
@@ -497,6 +514,7 @@ impl Snapshot {
     /// Puts one of the organisation's policies in force, or takes it out of force. Compile it beforehand, by
     /// [`crate::organisation::standing`]: that may take a millisecond.
     pub fn set_policy(&mut self, name: &str, policy: Option<Arc<Standing>>) {
+        self.memo.forget();
         match policy {
             Some(policy) => {
                 self.policies.insert(name.to_owned(), policy);
@@ -522,7 +540,12 @@ impl Snapshot {
         self.clock
     }
 
-    /// The objects under an index key, in no particular order.
+    /// What was found out since the last change.
+    pub(crate) fn memo(&self) -> &Memo {
+        &self.memo
+    }
+
+    /// The objects under an index key, the one with precedence first.
     pub(crate) fn indexed(&self, key: &IndexKey) -> &[Arc<Object>] {
         self.index.get(key).map_or(&[], Vec::as_slice)
     }
@@ -540,6 +563,7 @@ impl Snapshot {
     }
 
     fn put(&mut self, object: Arc<Object>) {
+        self.memo.forget();
         let tailnet = object
             .tailnet_name()
             .and_then(|name| self.get(Kind::Tailnet, None, name))
@@ -552,7 +576,9 @@ impl Snapshot {
         let keys = index_keys(&object, spec);
         let prefixes = prefixes_of(&object);
         for key in &keys {
-            self.index.entry(key.clone()).or_default().push(object.clone());
+            let holders = self.index.entry(key.clone()).or_default();
+            let at = holders.partition_point(|holder| holder.precedence() < object.precedence());
+            holders.insert(at, object.clone());
         }
         if let Some(tailnet) = object.tailnet_name() {
             for prefix in &prefixes {
@@ -570,10 +596,18 @@ impl Snapshot {
     }
 
     fn take(&mut self, kind: Kind, key: &Key) -> Option<Arc<Object>> {
+        self.memo.forget();
         let stored = self.objects.get_mut(&kind)?.remove(key)?;
         for key in &stored.keys {
             if let Some(holders) = self.index.get_mut(key) {
-                holders.retain(|holder| !Arc::ptr_eq(holder, &stored.object));
+                let precedence = stored.object.precedence();
+                let from = holders.partition_point(|holder| holder.precedence() < precedence);
+                let at = holders[from..]
+                    .iter()
+                    .position(|holder| Arc::ptr_eq(holder, &stored.object));
+                if let Some(at) = at {
+                    holders.remove(from + at);
+                }
                 if holders.is_empty() {
                     self.index.remove(key);
                 }

@@ -149,6 +149,7 @@ pub static RULES: &[&Rule] = &[
     &rules::shape::TN014,
     &rules::shape::TN015,
     &rules::agent_pods::TN016,
+    &rules::references::TN017,
     &rules::server::TN101,
     &rules::server::TN102,
     &rules::templates::TN103,

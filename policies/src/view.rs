@@ -9,7 +9,7 @@ use tailnet_crds::{Kind, TailnetSpec};
 use crate::claims::ClaimKey;
 use crate::evaluate::is_withdrawn;
 use crate::finding::{Class, ObjectRef};
-use crate::index::{IndexKey, claim_keys};
+use crate::index::{IndexKey, claim_keys, tag_claim};
 use crate::object::Object;
 use crate::report::{Report, Shown, Unchecked};
 use crate::request::Layer;
@@ -123,41 +123,54 @@ impl<'a> View<'a> {
 
     /// Whether another object counts: it is not this one, not being deleted, not known to be gone, and not left without
     /// effect by a security rule. Else whoever is refused a tag or name could keep everybody else from it.
-    fn counts(&self, other: &Object) -> bool {
-        !other.deleting
-            && !other.same_as(self.object)
-            && !self.is_ignored(&other.reference())
-            && (self.judging || !is_withdrawn(other, self.snapshot))
+    fn counts(&self, other: &Arc<Object>) -> bool {
+        self.is_another(other) && (self.judging || has_effect(other, self.snapshot))
     }
 
-    /// Other objects under a key, the one with precedence first.
-    pub(crate) fn others(&self, key: &IndexKey) -> Vec<&'a Arc<Object>> {
-        let mut others: Vec<_> = self
-            .snapshot
-            .indexed(key)
-            .iter()
-            .filter(|other| self.counts(other))
-            .collect();
-        others.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
-        others
+    fn is_another(&self, other: &Object) -> bool {
+        !other.deleting && !other.same_as(self.object) && !self.is_ignored(&other.reference())
+    }
+
+    /// Other objects under a key, the one with precedence first. Lazy: of many rivals mostly the first is enough.
+    pub(crate) fn others<'v>(&'v self, key: &IndexKey) -> impl Iterator<Item = Arc<Object>> + use<'v, 'a> {
+        let under = self.snapshot.indexed(key);
+        let all: Rivals<'a> = match under {
+            [] => Rivals::Stored(&[]),
+            under if self.judging => Rivals::Stored(under),
+            under => Rivals::Effective(self.snapshot.memo().effective(key, || {
+                let effective = under.iter().filter(|one| has_effect(one, self.snapshot));
+                effective.cloned().collect()
+            })),
+        };
+        (0..all.as_slice().len())
+            .filter_map(move |at| all.as_slice().get(at).cloned())
+            .filter(|other| self.is_another(other))
     }
 
     /// The first other object under `index` that wins `key` against this one.
-    pub(crate) fn winner(&self, index: &IndexKey, key: &ClaimKey) -> Option<&'a Arc<Object>> {
-        self.others(index).into_iter().find(|other| self.loses(key, other, key))
+    pub(crate) fn winner(&self, index: &IndexKey, key: &ClaimKey) -> Option<Arc<Object>> {
+        // Whoever holds it loses to nobody, and need not look at everybody for that.
+        if self.has_already(key) && self.holds(key) {
+            return None;
+        }
+        self.others(index).find(|other| self.loses(key, other, key))
     }
 
-    /// Other sites of the Tailnet that overlap a prefix and win, with their prefixes.
-    pub(crate) fn winning_sites(&self, tailnet: &str, prefix: ipnet::IpNet) -> Vec<(ipnet::IpNet, &'a Arc<Object>)> {
+    /// Other sites of the Tailnet that overlap a prefix and win, with their prefixes. Lazy, since a few are named.
+    pub(crate) fn winning_sites(
+        &self,
+        tailnet: &str,
+        prefix: ipnet::IpNet,
+    ) -> impl Iterator<Item = (ipnet::IpNet, &'a Arc<Object>)> {
         let key = ClaimKey::Prefix(prefix);
-        let mut found: Vec<_> = self
-            .snapshot
-            .sites_overlapping(tailnet, prefix)
-            .into_iter()
-            .filter(|(theirs, other)| self.loses(&key, other, &ClaimKey::Prefix(*theirs)) && self.counts(other))
-            .collect();
-        found.sort_by(|(a_net, a), (b_net, b)| (precedence(a), a_net).cmp(&(precedence(b), b_net)));
-        found
+        let mut found = match self.has_already(&key) && self.holds(&key) {
+            true => Vec::new(),
+            false => self.snapshot.sites_overlapping(tailnet, prefix),
+        };
+        found.sort_by(|(a_net, a), (b_net, b)| (a.precedence(), a_net).cmp(&(b.precedence(), b_net)));
+        found.into_iter().filter(move |(theirs, other)| {
+            self.is_another(other) && self.loses(&key, other, &ClaimKey::Prefix(*theirs)) && self.counts(other)
+        })
     }
 
     /// Other sites of a Tailnet that overlap a prefix, with their prefixes, by name.
@@ -166,6 +179,23 @@ impl<'a> View<'a> {
         let mut found: Vec<_> = all.into_iter().filter(|(_, other)| self.counts(other)).collect();
         found.sort_by(|(a_net, a), (b_net, b)| (&a.name, a_net).cmp(&(&b.name, b_net)));
         found
+    }
+
+    /// Whether the record says that this object holds `key`.
+    pub(crate) fn holds(&self, key: &ClaimKey) -> bool {
+        let records = self.snapshot.all_claims();
+        records
+            .filter(|(tailnet, _)| self.shares(key, tailnet))
+            .any(|(_, claims)| {
+                claims
+                    .holder(key)
+                    .is_some_and(|claim| claim.is_of(&self.object.reference(), self.object.uid.as_deref()))
+            })
+    }
+
+    /// Whether this object asks for `key` only now: it is not stored with it.
+    pub(crate) fn is_new(&self, key: &ClaimKey) -> bool {
+        !self.has_already(key)
     }
 
     /// Whether this object loses `key` against another that has `theirs`, which excludes it.
@@ -191,32 +221,32 @@ impl<'a> View<'a> {
                 return true;
             }
         }
-        precedence(other) < precedence(self.object)
+        other.precedence() < self.object.precedence()
     }
 
-    /// Whether this object comes after another that excludes it, where one of the two claims nothing: routers and the tags of
-    /// others. Whoever has a claim counts from when that was recorded, so that an old object which takes a router's tag late
-    /// is late; a router counts from its creation.
-    pub(crate) fn yields(&self, key: &ClaimKey, other: &Object) -> bool {
-        !self.has_already(key) || self.holds_since(key, other) < self.holds_since(key, self.object)
+    /// Whether this object comes after another of which one is a router and the other is not, so that they cannot share `tag`.
+    /// Each counts from when its claim on the tag was recorded, so that an old object which takes a tag late is late.
+    pub(crate) fn yields(&self, tag: &str, other: &Object) -> bool {
+        !self.has_already(&tag_claim(self.object, tag))
+            || self.tagged_since(tag, other) < self.tagged_since(tag, self.object)
     }
 
-    /// [`precedence`] with the time of the claim on `key` where there is a record: who is not in it, though his kind claims such
-    /// keys, asks for it only now. To the second, as creationTimestamps are.
-    fn holds_since<'o>(
+    /// [`Object::precedence`] with the time of the claim on `tag` where there is a record: who is not in it asks for it only
+    /// now. To the second, as creationTimestamps are.
+    fn tagged_since<'o>(
         &'o self,
-        key: &ClaimKey,
+        tag: &str,
         object: &'o Object,
     ) -> (bool, Option<&'o str>, Option<&'o str>, &'o str, Kind) {
-        let (not_stored, created, namespace, name, kind) = precedence(object);
+        let (not_stored, created, namespace, name, kind) = object.precedence();
         let record = object.tailnet_name().and_then(|tailnet| self.snapshot.claims(tailnet));
         let (late, time) = match record {
-            Some(record) if matches!(kind, Kind::TailnetEgress | Kind::TailnetIngress) => {
-                let claim = record.holder(key);
+            Some(record) => {
+                let claim = record.holder(&tag_claim(object, tag));
                 let own = claim.filter(|claim| claim.is_of(&object.reference(), object.uid.as_deref()));
                 (own.is_none(), own.map(|claim| claim.since.as_str()))
             }
-            _ => (not_stored, created),
+            None => (not_stored, created),
         };
         let seconds = time.map(|time| time.get(.."2026-01-01T00:00:00".len()).unwrap_or(time));
         (late, seconds, namespace, name, kind)
@@ -224,7 +254,7 @@ impl<'a> View<'a> {
 
     /// Whether this object comes after another with the same value, which it `had` already before this request.
     pub(crate) fn comes_after(&self, had: bool, other: &Object) -> bool {
-        !(self.existing || had) || precedence(other) < precedence(self.object)
+        !(self.existing || had) || other.precedence() < self.object.precedence()
     }
 
     fn has_already(&self, key: &ClaimKey) -> bool {
@@ -268,14 +298,24 @@ impl<'a> View<'a> {
     }
 }
 
-/// Who comes first where no claim is recorded: the older object, then namespace, name, kind. An object that is not
-/// stored yet is youngest.
-fn precedence(object: &Object) -> (bool, Option<&str>, Option<&str>, &str, Kind) {
-    (
-        object.created.is_none(),
-        object.created.as_deref(),
-        object.namespace.as_deref(),
-        &object.name,
-        object.kind,
-    )
+/// Objects under a key.
+enum Rivals<'a> {
+    /// All that are stored.
+    Stored(&'a [Arc<Object>]),
+    /// Those with effect.
+    Effective(Arc<[Arc<Object>]>),
+}
+
+impl Rivals<'_> {
+    fn as_slice(&self) -> &[Arc<Object>] {
+        match self {
+            Self::Stored(all) => all,
+            Self::Effective(all) => all,
+        }
+    }
+}
+
+/// Whether no security rule leaves an object of the snapshot without effect.
+fn has_effect(object: &Arc<Object>, snapshot: &Snapshot) -> bool {
+    !snapshot.memo().is_withdrawn(object, || is_withdrawn(object, snapshot))
 }

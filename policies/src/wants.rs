@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tailnet_crds::Kind;
 
 use crate::claims::{ClaimKey, Claims, Want, resolve};
-use crate::evaluate::verdict_of;
+use crate::evaluate::{organisation_refuses, verdict_of};
 use crate::index::claim_keys;
 use crate::object::Object;
 use crate::snapshot::Snapshot;
@@ -15,7 +15,8 @@ use crate::table;
 /// (RFC 3339 UTC) since when new claims hold. The leading operator writes the result; it must have complete lists.
 ///
 /// An object gets nothing while it is being deleted, while its Tailnet does not exist (it keeps what it has), or while a
-/// rule denies it for another reason than a holder: a security rule takes away what it has, any other lets it keep that.
+/// rule denies it for another reason than a holder: a security rule takes away what it has, any other (the organisation's
+/// policies included) lets it keep that.
 pub fn resolve_claims(snapshot: &Snapshot, now: &str) -> BTreeMap<String, Claims> {
     let mut wants: BTreeMap<String, Vec<Want>> = snapshot
         .all_claims()
@@ -86,8 +87,16 @@ fn wanted_by(object: &Object, snapshot: &Snapshot) -> Option<(String, Vec<Want>)
     if refused(true) {
         return None;
     }
-    let keep_only = spec.is_none() || refused(false);
-    let wants = claim_keys(object, spec.and_then(|tailnet| tailnet.tailnet()))
+    let keys = claim_keys(object, spec.and_then(|tailnet| tailnet.tailnet()));
+    let keep_only = spec.is_none() || refused(false) || {
+        // The organisation's policies take a while, so whoever has all that he wants is not asked for again.
+        let has = |key: &ClaimKey| {
+            let claim = snapshot.claims(tailnet).and_then(|claims| claims.holder(key));
+            claim.is_some_and(|claim| claim.is_of(&object.reference(), object.uid.as_deref()))
+        };
+        !keys.iter().all(has) && organisation_refuses(object, snapshot)
+    };
+    let wants = keys
         .into_iter()
         .map(|key| Want {
             key,

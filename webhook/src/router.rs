@@ -12,7 +12,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use futures::StreamExt;
 use futures::future::join_all;
-use tailnet_policies::{ObjectRef, Outcome, Request, Snapshot, defaults};
+use tailnet_crds::Kind;
+use tailnet_policies::{ObjectRef, Operation, Outcome, Request, Snapshot, defaults};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -306,6 +307,12 @@ async fn decide(reviewer: Arc<Reviewer>, endpoint: Endpoint, bytes: Bytes) -> Re
 }
 
 fn rules(reviewer: &Reviewer, request: &Request, gone: &[ObjectRef]) -> Outcome {
+    // A change of a Tailnet asks about every object of it, which takes a while among thousands: on a copy, so that neither the
+    // watches nor the admissions behind them wait.
+    if (request.kind, request.operation) == (Kind::Tailnet, Operation::Update) {
+        let copy = reviewer.snapshot.read(Snapshot::clone);
+        return (reviewer.evaluate)(request, &copy, gone);
+    }
     reviewer
         .snapshot
         .read(|snapshot| (reviewer.evaluate)(request, snapshot, gone))

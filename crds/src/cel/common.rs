@@ -208,7 +208,42 @@ macro_rules! image_pinned {
     };
 }
 
+/// Whether the text is the name of an object: labels of any length.
+macro_rules! object_name {
+    () => {
+        r"self.matches(r'^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')"
+    };
+}
+
+/// Whether the text is the name of a namespace or of a port.
+macro_rules! label_1123 {
+    () => {
+        "self.matches(r'^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')"
+    };
+}
+
+/// Whether the text is a key in the data of a ConfigMap or Secret.
+macro_rules! data_key {
+    () => {
+        r"self.matches(r'^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')"
+    };
+}
+
+/// Whether the text is the kind of an object.
+macro_rules! object_kind {
+    () => {
+        "self.matches(r'^[A-Z][a-zA-Z0-9]*$')"
+    };
+}
+
 /// Texts that several kinds use.
+pub(super) const NOT_AN_OBJECT: &str = "is no name that an object can have: write lower-case letters, digits, dashes and dots, beginning and ending with a letter or digit";
+pub(super) const NOT_A_NAMESPACE: &str =
+    "is not the name of a namespace: write at most 63 lower-case letters, digits and dashes, no dash at either end";
+pub(super) const NOT_A_KEY: &str =
+    "is not a key that a ConfigMap or Secret can have: write letters, digits, dashes, dots and underscores";
+pub(super) const NOT_A_KIND: &str = "is not a kind such as Issuer or ClusterIssuer";
+pub(super) const NOT_A_GROUP: &str = "is not an API group such as cert-manager.io";
 pub(super) const NOT_CANONICAL: &str = "is not in canonical form";
 pub(super) const NOT_A_TAG: &str =
     "is not a tag: write tag: and a name of lower-case letters, digits and dashes that begins with a letter";
@@ -222,7 +257,7 @@ pub(super) const IMMUTABLE: &str = "is immutable: delete the object and create i
 pub(super) const OWN_KEY: &str = "has a key of the operator: keys below tsunaro.io/ and app.kubernetes.io/ are its own";
 
 pub(super) use {
-    cidr_canonical, cidr_readable, foreign, foreign_keys, image_pinned, ip_canonical, ip_loose, ip_readable,
-    label_1035, long_name_readable, n, name_canonical, name_pattern, name_readable, name_spelled, tag_canonical,
-    tag_readable, write_cidr, write_ip, write_lower, write_name,
+    cidr_canonical, cidr_readable, data_key, foreign, foreign_keys, image_pinned, ip_canonical, ip_loose, ip_readable,
+    label_1035, label_1123, long_name_readable, n, name_canonical, name_pattern, name_readable, name_spelled,
+    object_kind, object_name, tag_canonical, tag_readable, write_cidr, write_ip, write_lower, write_name,
 };

@@ -39,6 +39,13 @@ pub(super) static RULES: &[CelRule] = &[
         "self.all(a, self.exists_one(b, a == b))",
         "names a namespace twice",
     ),
+    CelRule::new(
+        "TN209",
+        KIND,
+        "spec.consumerNamespaces[]",
+        label_1123!(),
+        NOT_A_NAMESPACE,
+    ),
     CelRule::new("TN003", KIND, "spec.targets[].name", label_1035!(), NOT_A_1035_LABEL),
     CelRule::new(
         "TN203",
@@ -61,6 +68,13 @@ pub(super) static RULES: &[CelRule] = &[
         "spec.targets[].address",
         "!isIP(self) || (ip(self).isGlobalUnicast() && !self.startsWith('0.'))",
         "is not the address of one host: it is unspecified, loopback, link-local, multicast or broadcast",
+    ),
+    CelRule::new(
+        "TN203",
+        KIND,
+        "spec.targets[].address",
+        r"!self.matches(r'^(.*\.)?localhost$')",
+        "is a loopback name: it would reach the agent itself",
     ),
     CelRule::new(
         "TN010",
@@ -124,4 +138,5 @@ pub(super) static RULES: &[CelRule] = &[
     .at(".aliases"),
     CelRule::new("TN012", KIND, "spec.agent.podLabels", foreign_keys!(), OWN_KEY),
     CelRule::new("TN012", KIND, "spec.agent.podAnnotations", foreign_keys!(), OWN_KEY),
+    CelRule::new("TN017", KIND, "spec.tailnetRef.name", object_name!(), NOT_AN_OBJECT),
 ];

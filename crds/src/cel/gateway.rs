@@ -19,7 +19,7 @@ macro_rules! ipv4_net_usable {
             ipv4_net!(),
             ") || (cidr(",
             n!(),
-            ").prefixLength() > 0 && !['0.0.0.0/8', '127.0.0.0/8', '224.0.0.0/4'].exists(r, ",
+            ").prefixLength() > 1 && !['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/4', '100.64.0.0/10', '255.255.255.255/32'].exists(r, ",
             "cidr(r).containsCIDR(cidr(",
             n!(),
             ")) || cidr(",
@@ -30,7 +30,7 @@ macro_rules! ipv4_net_usable {
 }
 
 const NOT_IPV4_NET: &str = "is not an IPv4 CIDR such as 192.0.2.0/24";
-const UNUSABLE_NET: &str = "is the whole address space or overlaps unspecified, loopback or multicast addresses";
+const UNUSABLE_NET: &str = "is the whole address space or half of it, or overlaps unspecified, loopback, link-local, multicast or broadcast addresses or the tailnet's own range";
 const NOT_IP: &str = "is not an IPv4 or IPv6 address";
 const NOT_UNICAST: &str =
     "is not the address of one host: it is unspecified, loopback, link-local, multicast or broadcast";
@@ -44,6 +44,21 @@ macro_rules! unicast {
 const NOT_PINNED: &str = "has no full version tag or digest: write something like :v1.2.3 or @sha256:...";
 const FIXED: &str = "is fixed once the gateway is active: delete it with deletionPolicy: Delete and create it again";
 const UNSUPPORTED: &str = "is not supported: leave it out, or keep suspend: true";
+
+const IPV6: &str = "is IPv6, which is not supported: write an IPv4 address, or keep suspend: true";
+
+/// Whether an address of an active gateway is IPv4, as far as it can be read.
+macro_rules! ipv4_or_suspended {
+    ($field:literal) => {
+        concat!(
+            "self.suspend || !isIP(self.",
+            $field,
+            ") || ip(self.",
+            $field,
+            ").family() == 4"
+        )
+    };
+}
 
 /// Whether the object may still change `field`, which is required.
 macro_rules! fixed {
@@ -135,10 +150,22 @@ pub(super) static RULES: &[CelRule] = &[
     .at(".replicas")
     .because(Reason::Forbidden),
     CelRule::new(
+        "TN506",
+        KIND,
+        "spec",
+        ipv4_or_suspended!("service.loadBalancerIP"),
+        IPV6,
+    )
+    .at(".service.loadBalancerIP")
+    .because(Reason::Forbidden),
+    CelRule::new("TN506", KIND, "spec", ipv4_or_suspended!("dns.serviceClusterIP"), IPV6)
+        .at(".dns.serviceClusterIP")
+        .because(Reason::Forbidden),
+    CelRule::new(
         "TN507",
         KIND,
         "spec",
-        "!has(self.dns.extraZones) || !self.dns.extraZones.exists(z, self.service.loadBalancerIP in z.upstreams)",
+        "!has(self.dns.extraZones) || !self.dns.extraZones.exists(z, self.service.loadBalancerIP in z.upstreams || self.dns.serviceClusterIP in z.upstreams)",
         "has the gateway's own address as an upstream",
     )
     .at(".dns.extraZones"),
@@ -167,6 +194,13 @@ pub(super) static RULES: &[CelRule] = &[
     CelRule::new("TN010", KIND, "spec.tags[]", tag_canonical!(), NOT_CANONICAL).saying(write_lower!()),
     CelRule::new("TN502", KIND, "spec.image", image_pinned!(), NOT_PINNED),
     CelRule::new("TN502", KIND, "spec.dns.image", image_pinned!(), NOT_PINNED),
+    CelRule::new(
+        "TN503",
+        KIND,
+        "spec.routes.lan",
+        "self.all(a, self.exists_one(b, a == b))",
+        "names a network twice",
+    ),
     CelRule::new("TN503", KIND, "spec.routes.lan[]", ipv4_net!(), NOT_IPV4_NET),
     CelRule::new("TN503", KIND, "spec.routes.lan[]", ipv4_net_usable!(), UNUSABLE_NET),
     CelRule::new("TN503", KIND, "spec.routes.lan[]", cidr_canonical!(), NOT_CANONICAL).saying(write_cidr!()),
@@ -315,5 +349,31 @@ pub(super) static RULES: &[CelRule] = &[
         "spec.dns.extraZones[].upstreams",
         "self.all(a, self.exists_one(b, a == b))",
         "names an upstream twice",
+    ),
+    CelRule::new("TN017", KIND, "spec.tailnetRef.name", object_name!(), NOT_AN_OBJECT),
+    CelRule::new("TN017", KIND, "spec.stateSecretRef.name", object_name!(), NOT_AN_OBJECT),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.authKeySecretRef.name",
+        object_name!(),
+        NOT_AN_OBJECT,
+    ),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.service.loadBalancerClass",
+        r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+        "is not a class such as example.com/internal",
+    ),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.service.poolLabels",
+        concat!(
+            r"self.all(k, k.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+            r" && self[k].matches(r'^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$'))"
+        ),
+        "is no label that Kubernetes can have: [DNS name/]name and value of letters, digits, dashes, dots and underscores, at most 63 characters each",
     ),
 ];

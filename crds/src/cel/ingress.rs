@@ -97,6 +97,14 @@ pub(super) static RULES: &[CelRule] = &[
     CelRule::new(
         "TN312",
         KIND,
+        "spec.exposes[]",
+        "!has(self.timeouts) || has(self.mode) && self.mode == 'http'",
+        "is for http exposes only: a tcp expose carries bytes for as long as both sides like",
+    )
+    .at(".timeouts"),
+    CelRule::new(
+        "TN312",
+        KIND,
         "spec.exposes[].timeouts.request",
         duration_readable!(),
         NOT_A_DURATION,
@@ -142,4 +150,37 @@ pub(super) static RULES: &[CelRule] = &[
     ),
     CelRule::new("TN012", KIND, "spec.agent.podLabels", foreign_keys!(), OWN_KEY),
     CelRule::new("TN012", KIND, "spec.agent.podAnnotations", foreign_keys!(), OWN_KEY),
+    CelRule::new("TN017", KIND, "spec.tailnetRef.name", object_name!(), NOT_AN_OBJECT),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.exposes[].backend.service",
+        label_1035!(),
+        "is not the name of a Service: write at most 63 lower-case letters, digits and dashes, beginning with a letter",
+    ),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.exposes[].backend.namespace",
+        label_1123!(),
+        NOT_A_NAMESPACE,
+    ),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.exposes[].backend.tls.caConfigMapRef.name",
+        object_name!(),
+        NOT_AN_OBJECT,
+    ),
+    CelRule::new(
+        "TN017",
+        KIND,
+        "spec.exposes[].backend.tls.caConfigMapRef.key",
+        data_key!(),
+        NOT_A_KEY,
+    ),
+    CelRule::new("TN017", KIND, "spec.tls.secretRef.name", object_name!(), NOT_AN_OBJECT),
+    CelRule::new("TN017", KIND, "spec.tls.issuerRef.name", object_name!(), NOT_AN_OBJECT),
+    CelRule::new("TN017", KIND, "spec.tls.issuerRef.kind", object_kind!(), NOT_A_KIND),
+    CelRule::new("TN017", KIND, "spec.tls.issuerRef.group", object_name!(), NOT_A_GROUP),
 ];

@@ -29,10 +29,10 @@ pub(super) static RULES: &[CelRule] = &[
         "TN404",
         KIND,
         "spec.prefixes[]",
-        "!isCIDR(self) || cidr(self).prefixLength() <= 1 || !['127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/4', \
-         '100.64.0.0/10', '::1/128', 'fe80::/10', 'ff00::/8', 'fd7a:115c:a1e0::/48']\
+        "!isCIDR(self) || cidr(self).prefixLength() <= 1 || !['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/4', \
+         '100.64.0.0/10', '255.255.255.255/32', '::/128', '::1/128', 'fe80::/10', 'ff00::/8', 'fd7a:115c:a1e0::/48']\
          .exists(r, cidr(r).containsCIDR(cidr(self)) || cidr(self).containsCIDR(cidr(r)))",
-        "overlaps loopback, link-local, multicast or the tailnet's own range",
+        "overlaps unspecified, loopback, link-local, multicast or broadcast addresses or the tailnet's own range",
     ),
     CelRule::new(
         "TN401",
@@ -49,5 +49,13 @@ pub(super) static RULES: &[CelRule] = &[
         "has a prefix inside another: leave out the smaller one",
     ),
     CelRule::new("TN405", KIND, "spec.advertisedBy[]", tag_readable!(), NOT_A_TAG),
+    CelRule::new(
+        "TN405",
+        KIND,
+        "spec.advertisedBy",
+        "self.all(a, self.exists_one(b, a == b))",
+        "names a tag twice",
+    ),
     CelRule::new("TN010", KIND, "spec.advertisedBy[]", tag_canonical!(), NOT_CANONICAL).saying(write_lower!()),
+    CelRule::new("TN017", KIND, "spec.tailnetRef.name", object_name!(), NOT_AN_OBJECT),
 ];

@@ -33,9 +33,20 @@ impl IpAddress {
         self.0
     }
 
-    /// What the address may stand for.
+    /// The IPv4 address that a translator makes of an IPv6 one: NAT64 (`64:ff9b::/96`) and 6to4 (`2002::/16`).
+    fn embedded(self) -> Option<Ipv4Addr> {
+        let IpAddr::V6(v6) = self.0 else { return None };
+        let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+        match v6.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(of(high, low)),
+            [0x2002, high, low, ..] => Some(of(high, low)),
+            _ => None,
+        }
+    }
+
+    /// What the address may stand for; of an IPv6 address that stands for an IPv4 one, what that may.
     pub fn scope(self) -> AddressScope {
-        match self.0 {
+        match self.embedded().map_or(self.0, IpAddr::V4) {
             IpAddr::V4(v4) if v4.octets()[0] == 0 => AddressScope::Unspecified,
             IpAddr::V4(v4) if v4.is_loopback() => AddressScope::Loopback,
             IpAddr::V4(v4) if v4.is_link_local() => AddressScope::LinkLocal,

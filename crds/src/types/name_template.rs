@@ -35,6 +35,17 @@ impl NameTemplate {
         text.parse()
     }
 
+    /// The texts that `{namespace}` may stand for in a name that this template has given, each once: without a dot between
+    /// the two, `{name}-{namespace}` gives `a-b-c` in the namespace `c` and in `b-c`. Empty for a name that it cannot give,
+    /// and for a template without `{namespace}`.
+    pub fn namespaces_in<'n>(&self, name: &'n str, tailnet: &str) -> Vec<&'n str> {
+        let mut found = Vec::new();
+        fit(&self.0, name, tailnet, Fit::default(), &mut found);
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// Whether the namespace is part of the name; else two namespaces can ask for one name.
     pub fn has_namespace(&self) -> bool {
         self.0.contains(&Part::Namespace)
@@ -78,6 +89,9 @@ fn read(text: &str) -> Result<NameTemplate, FormatError> {
         return Err(FormatError::unreadable("lacks the placeholder {name}"));
     }
     match template.render("a", "a", "a") {
+        Ok(name) if name.labels().count() < 2 => Err(FormatError::unreadable(
+            "cannot give a valid DNS name: append a zone, such as {name}.example.net",
+        )),
         Ok(_) => Ok(template),
         Err(FormatError::NotCanonical { spelling, .. }) => {
             let canonical = text.to_ascii_lowercase();
@@ -94,6 +108,51 @@ fn read(text: &str) -> Result<NameTemplate, FormatError> {
         Err(FormatError::Unreadable(problem)) => Err(FormatError::unreadable(format!(
             "cannot give a valid DNS name: the name {problem}"
         ))),
+    }
+}
+
+/// What the placeholders stand for so far.
+#[derive(Clone, Copy, Default)]
+struct Fit<'n> {
+    name: Option<&'n str>,
+    namespace: Option<&'n str>,
+}
+
+/// Tries every way in which `rest` fits the parts. Both values are labels, so that few ways are to be tried.
+fn fit<'n>(parts: &[Part], rest: &'n str, tailnet: &str, known: Fit<'n>, found: &mut Vec<&'n str>) {
+    let Some((part, parts)) = parts.split_first() else {
+        found.extend(known.namespace.filter(|_| rest.is_empty()));
+        return;
+    };
+    let bound = match part {
+        Part::Literal(text) => Some(text.as_str()),
+        Part::Tailnet => Some(tailnet),
+        Part::Name => known.name,
+        Part::Namespace => known.namespace,
+    };
+    if let Some(bound) = bound {
+        if let Some(rest) = rest.strip_prefix(bound) {
+            fit(parts, rest, tailnet, known, found);
+        }
+        return;
+    }
+    let label = rest.split('.').next().unwrap_or_default();
+    for end in (1..=label.len().min(63)).filter(|end| rest.is_char_boundary(*end)) {
+        let (value, rest) = rest.split_at(end);
+        if value.starts_with('-') || value.ends_with('-') {
+            continue;
+        }
+        let known = match part {
+            Part::Name => Fit {
+                name: Some(value),
+                ..known
+            },
+            _ => Fit {
+                namespace: Some(value),
+                ..known
+            },
+        };
+        fit(parts, rest, tailnet, known, found);
     }
 }
 
@@ -124,4 +183,44 @@ fn split(text: &str) -> Result<Vec<Part>, FormatError> {
         parts.push(Part::Literal(rest.to_owned()));
     }
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespaces(template: &str, name: &str) -> Vec<String> {
+        let template: NameTemplate = template.parse().unwrap();
+        template
+            .namespaces_in(name, "corp")
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn a_dot_between_the_two_leaves_one_reading() {
+        assert_eq!(
+            namespaces("{name}.{namespace}.x.net", "portal.team-a.x.net"),
+            ["team-a"]
+        );
+        assert_eq!(namespaces("{namespace}.{name}.{tailnet}.x", "a.b.corp.x"), ["a"]);
+        assert!(namespaces("{name}.{namespace}.x.net", "portal.x.net").is_empty());
+        assert!(namespaces("{name}.x.net", "portal.x.net").is_empty());
+    }
+
+    #[test]
+    fn without_a_dot_every_reading_is_found() {
+        assert_eq!(namespaces("{name}-{namespace}.x", "a-b-c.x"), ["b-c", "c"]);
+        assert_eq!(namespaces("{namespace}-{name}.x", "a-b-c.x"), ["a", "a-b"]);
+        assert_eq!(namespaces("{name}-{namespace}-{name}.x", "a-b-c-a.x"), ["b-c"]);
+        assert!(namespaces("{name}-{namespace}.x", "a-b-c.y").is_empty());
+    }
+
+    #[test]
+    fn long_names_take_no_long_time() {
+        let template: NameTemplate = "{name}-{namespace}.{namespace}{name}.x".parse().unwrap();
+        let name = format!("{0}.{0}.x", "a-".repeat(31).trim_end_matches('-'));
+        assert!(template.namespaces_in(&name, "corp").is_empty());
+    }
 }

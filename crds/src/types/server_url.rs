@@ -41,6 +41,18 @@ impl ServerUrl {
         }
     }
 
+    /// Host and port, `control.example.net:443`: what answers there is one server, whatever the scheme. A Service of a cluster
+    /// is one in its short form and with the cluster's domain.
+    pub fn endpoint(&self) -> String {
+        let host = self.host();
+        let host = match host.find(".svc.") {
+            Some(at) => &host[..at + ".svc".len()],
+            None => &host,
+        };
+        let port = self.0.port_or_known_default().unwrap_or_default();
+        format!("{host}:{port}")
+    }
+
     /// How well the traffic is protected.
     pub fn transport(&self) -> Transport {
         if self.0.scheme() == "https" {

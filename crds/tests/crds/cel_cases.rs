@@ -405,7 +405,8 @@ fn cases() -> Vec<Case> {
             ("/spec/exposes/1/mode", json!("tcp")),
             ("/spec/exposes/1/port", json!(8443)),
         ],
-        &["spec.exposes[1].backend.tls: is for http exposes only: set mode: http, or leave TLS to the client [TN308]"],
+        &["spec.exposes[1].backend.tls: is for http exposes only: set mode: http, or leave TLS to the client [TN308]",
+            "spec.exposes[1].timeouts: is for http exposes only: a tcp expose carries bytes for as long as both sides like [TN312]"],
     );
     for bad in ["Admin.svc", "admin.svc.", "a_b", "10.0.0.1"] {
         refused(
@@ -485,6 +486,10 @@ fn cases() -> Vec<Case> {
         );
     }
     for bad in [
+        "0.0.0.0/8",
+        "255.255.255.255/32",
+        "240.0.0.0/4",
+        "::/128",
         "127.0.0.0/8",
         "169.254.169.254/32",
         "224.0.0.0/3",
@@ -499,7 +504,7 @@ fn cases() -> Vec<Case> {
         refused(
             TailnetSite,
             vec![(prefixes, json!([bad]))],
-            &["spec.prefixes[0]: overlaps loopback, link-local, multicast or the tailnet's own range [TN404]"],
+            &["spec.prefixes[0]: overlaps unspecified, loopback, link-local, multicast or broadcast addresses or the tailnet's own range [TN404]"],
         );
     }
     refused(
@@ -513,6 +518,11 @@ fn cases() -> Vec<Case> {
         &[
             "spec.advertisedBy[0]: is not a tag: write tag: and a name of lower-case letters, digits and dashes that begins with a letter [TN405]",
         ],
+    );
+    refused(
+        TailnetSite,
+        vec![("/spec/advertisedBy", json!(["tag:a", "tag:b", "tag:a"]))],
+        &["spec.advertisedBy: names a tag twice [TN405]"],
     );
     refused(
         TailnetSite,
@@ -683,15 +693,30 @@ fn cases() -> Vec<Case> {
             &["spec.routes.lan[0]: is not an IPv4 CIDR such as 192.0.2.0/24 [TN503]"],
         );
     }
-    for bad in ["0.0.0.0/0", "0.0.0.0/8", "127.0.0.0/16", "224.0.0.0/4", "224.0.0.0/3"] {
+    for bad in [
+        "0.0.0.0/0",
+        "128.0.0.0/1",
+        "0.0.0.0/8",
+        "127.0.0.0/16",
+        "169.254.0.0/24",
+        "224.0.0.0/4",
+        "224.0.0.0/3",
+        "100.64.7.0/24",
+        "100.0.0.0/8",
+    ] {
         refused(
             TailnetGateway,
             vec![(lan, json!([bad]))],
             &[
-                "spec.routes.lan[0]: is the whole address space or overlaps unspecified, loopback or multicast addresses [TN503]",
+                "spec.routes.lan[0]: is the whole address space or half of it, or overlaps unspecified, loopback, link-local, multicast or broadcast addresses or the tailnet's own range [TN503]",
             ],
         );
     }
+    refused(
+        TailnetGateway,
+        vec![(lan, json!(["192.0.2.0/24", "203.0.113.0/24", "192.0.2.0/24"]))],
+        &["spec.routes.lan: names a network twice [TN503]"],
+    );
     refused(
         TailnetGateway,
         vec![(lan, json!(["192.0.2.1/24"]))],
@@ -707,7 +732,7 @@ fn cases() -> Vec<Case> {
         TailnetGateway,
         vec![(pool, json!("0.0.0.0/0"))],
         &[
-            "spec.service.tailnetLBCIDR: is the whole address space or overlaps unspecified, loopback or multicast addresses [TN503]",
+            "spec.service.tailnetLBCIDR: is the whole address space or half of it, or overlaps unspecified, loopback, link-local, multicast or broadcast addresses or the tailnet's own range [TN503]",
         ],
     );
     refused(
@@ -733,9 +758,10 @@ fn cases() -> Vec<Case> {
     );
     refused(
         TailnetGateway,
-        vec![(lb, json!("169.254.1.1")), (pool, json!("169.254.0.0/16"))],
+        vec![(lb, json!("255.255.255.255")), (pool, json!("255.255.255.0/24"))],
         &[
             "spec.service.loadBalancerIP: is not the address of one host: it is unspecified, loopback, link-local, multicast or broadcast [TN503]",
+            "spec.service.tailnetLBCIDR: is the whole address space or half of it, or overlaps unspecified, loopback, link-local, multicast or broadcast addresses or the tailnet's own range [TN503]",
         ],
     );
     refused(
@@ -811,6 +837,7 @@ fn cases() -> Vec<Case> {
         vec![("/spec/dns/wildcardAddress", json!("192.0.2.01"))],
         &["spec.dns.wildcardAddress: is not in canonical form (leading zeros): write \"192.0.2.1\" [TN010]"],
     );
+    cases.extend(reference_cases());
     cases
 }
 
@@ -897,3 +924,5 @@ fn updates() -> Vec<Update> {
     ));
     updates
 }
+
+include!("cel_reference_cases.rs");

@@ -384,7 +384,7 @@ pub fn item(object: &Value) -> Result<String> {
 pub fn tailnet(name: &str) -> Value {
     json!({
         "apiVersion": API_VERSION, "kind": "Tailnet", "metadata": {"name": name},
-        "spec": {"server": format!("https://{name}.example.net"), "apiSecretRef": {"name": "headscale-api"}, "reservedNetworks": ["10.96.0.0/12"]},
+        "spec": {"server": format!("https://{name}.example.net"), "apiSecretRef": {"name": format!("{name}-api")}, "reservedNetworks": ["10.96.0.0/12"]},
     })
 }
 

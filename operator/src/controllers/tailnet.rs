@@ -115,13 +115,14 @@ async fn reconcile(tailnet: Arc<Tailnet>, context: Arc<Context>) -> Result<Actio
     }))
 }
 
-/// Whether a rule stands against the server itself (TN101: how it is named; TN102: another Tailnet has it).
+/// Whether a rule stands against the server itself (TN101: how it is named; TN102: another Tailnet has it) or its key.
 fn server_denied(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Valid => false,
-        Verdict::Freeze(findings) | Verdict::Withdraw(findings) => findings
-            .iter()
-            .any(|finding| finding.rule == "TN101" || (finding.rule == "TN102" && finding.field == "spec.server")),
+        Verdict::Freeze(findings) | Verdict::Withdraw(findings) => findings.iter().any(|finding| {
+            let of_server = ["spec.server", "spec.api.endpoint", "spec.apiSecretRef.name"];
+            finding.rule == "TN101" || (finding.rule == "TN102" && of_server.contains(&finding.field.as_str()))
+        }),
     }
 }
 
@@ -508,6 +509,7 @@ mod tests {
         assert!(!server_denied(&Verdict::Valid));
         assert!(frozen(&[finding("TN103", "spec"), finding("TN102", "spec.server")]));
         assert!(frozen(&[finding("TN101", "spec.api.endpoint")]));
+        assert!(frozen(&[finding("TN102", "spec.api.endpoint")]));
         assert!(
             !frozen(&[finding("TN102", "spec.dns.hostsConfigMap")]),
             "the server is its own"

@@ -25,7 +25,7 @@ pub use document::{MAX_EXPRESSION_CHARS, MAX_MESSAGE_CHARS, MAX_VALIDATIONS, MAX
 pub(crate) use meter::Clock;
 pub use meter::{MAX_SIZE, MAX_STEPS, MAX_TIME, MAX_TIME_OF_ALL};
 pub(crate) use run::run;
-pub(crate) use scope::Subject;
+pub(crate) use scope::{Subject, as_stored};
 
 use document::Document;
 

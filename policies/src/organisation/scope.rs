@@ -193,6 +193,20 @@ pub(crate) fn as_json(object: &Object) -> Json {
     })
 }
 
+/// An object of the snapshot as its own policies see it: with annotations, and as it is stored.
+pub(crate) fn as_stored(object: &Object) -> Json {
+    let mut json = as_json(object);
+    let metadata = &mut json["metadata"];
+    metadata["annotations"] = json!(*object.annotations);
+    if let Some(uid) = &object.uid {
+        metadata["uid"] = json!(uid);
+    }
+    if let Some(created) = &object.created {
+        metadata["creationTimestamp"] = json!(created);
+    }
+    json
+}
+
 /// An object of a request as policies see it: with the schema's defaults, as the API server stores it, and without what a
 /// tenant may write at will (status) or nobody reads (managed fields).
 pub(crate) fn seen(kind: Kind, object: &Json) -> Json {

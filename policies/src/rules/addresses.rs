@@ -77,7 +77,16 @@ fn target_addresses(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             Some(TargetAddress::Name(name)) => {
                 let last = name.labels().next_back().unwrap_or_default();
                 if last == "localhost" {
-                    report.invalid(path(), text, "is a loopback name: it would reach the agent itself");
+                    let said = report.said(object.kind, "spec.targets[].address", 2);
+                    report.invalid(path(), text, said);
+                } else if last == "svc" {
+                    report
+                        .invalid(
+                            path(),
+                            text,
+                            "is a Service of this cluster, which is reached without a tailnet",
+                        )
+                        .warn();
                 } else if config.in_cluster_domain(name.as_str()) {
                     let detail = format!(
                         "is in this cluster's own domain {}, which is reached without a tailnet",

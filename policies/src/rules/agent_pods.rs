@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tailnet_crds::Kind;
 use tailnet_crds::types::AgentSettings;
+use tailnet_crds::{Kind, TailnetGatewaySpec};
 
 use crate::finding::Severity;
 use crate::object::Object;
@@ -15,12 +15,17 @@ use crate::table::{Check, Operations, Rule, WGV};
 /// Settings that no Pod can have.
 pub static TN016: Rule = Rule {
     id: "TN016",
-    kinds: &[Kind::Tailnet, Kind::TailnetEgress, Kind::TailnetIngress],
+    kinds: &[
+        Kind::Tailnet,
+        Kind::TailnetEgress,
+        Kind::TailnetIngress,
+        Kind::TailnetGateway,
+    ],
     operations: Operations::WRITE,
     layers: WGV,
     severity: Severity::Deny,
     security: false,
-    field: "spec.agent, spec.defaults.agent",
+    field: "spec.agent, spec.defaults.agent, spec.resources, spec.tolerations, spec.sysctls",
     message: "Kubernetes takes a Pod with these settings, and the agent can run in it",
     why: "The API server checks quantities, labels and tolerations only when the operator makes the Deployment or its Pods: too late for whoever \
           wrote them, and in the defaults of a Tailnet for every agent at once. An agent with less memory than it needs is killed again and again.",
@@ -33,9 +38,37 @@ pub static TN016: Rule = Rule {
 const LEAST_MEMORY: Quantity = Quantity::units(32 * 1024 * 1024);
 
 fn agent_pods(object: &Object, report: &mut Report<'_>) {
-    let Some((path, settings)) = settings_of(object) else {
-        return;
-    };
+    if let Some(gateway) = object.gateway() {
+        let settings = AgentSettings {
+            resources: gateway.resources.clone(),
+            tolerations: Some(gateway.tolerations.clone()),
+            ..AgentSettings::default()
+        };
+        pods("spec", &settings, report);
+        sysctls(gateway, report);
+    }
+    if let Some((path, settings)) = settings_of(object) {
+        pods(path, settings, report);
+    }
+}
+
+/// Settings of the Pod's own part of the kernel; any other needs the whole node, and kubelet refuses the Pod.
+fn sysctls(gateway: &TailnetGatewaySpec, report: &mut Report<'_>) {
+    for (at, sysctl) in gateway.sysctls.iter().enumerate() {
+        let name = sysctl.name.replace('/', ".");
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
+        let of_a_pod = name == "kernel.sem"
+            || ["net.", "kernel.shm", "kernel.msg", "fs.mqueue."]
+                .iter()
+                .any(|prefix| name.starts_with(prefix));
+        if !of_a_pod || !name.bytes().all(fits) {
+            let detail = "is no sysctl that a Pod has: those begin with net., kernel.shm, kernel.msg or fs.mqueue., or are kernel.sem";
+            report.invalid(format!("spec.sysctls[{at}].name"), &sysctl.name, detail);
+        }
+    }
+}
+
+fn pods(path: &str, settings: &AgentSettings, report: &mut Report<'_>) {
     resources(path, settings, report);
     keys_and_values(&format!("{path}.podLabels"), settings.pod_labels.as_ref(), true, report);
     keys_and_values(
@@ -121,7 +154,7 @@ fn keys_and_values(path: &str, map: Option<&BTreeMap<String, String>>, labels: b
 }
 
 /// `[prefix/]name` of the API conventions.
-fn is_qualified_name(key: &str) -> bool {
+pub(crate) fn is_qualified_name(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
@@ -135,7 +168,7 @@ fn is_qualified_name(key: &str) -> bool {
     prefix_fits && !name.is_empty() && is_label_value(name)
 }
 
-fn is_label_value(value: &str) -> bool {
+pub(crate) fn is_label_value(value: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     value.len() <= 63 && edge(value.as_bytes().first()) && edge(value.as_bytes().last()) && value.bytes().all(inner)

@@ -11,6 +11,7 @@ use crate::index::{IndexKey, canonical, read};
 use crate::names;
 use crate::object::Object;
 use crate::report::{Report, cut, quoted};
+use crate::request::Layer;
 use crate::table::{CWGV, Check, Operations, Rule, WGV};
 use crate::view::View;
 
@@ -43,7 +44,8 @@ pub static TN304: Rule = Rule {
     field: "spec.exposes[*].dnsLabel",
     message: "a published name or short name is nobody else's",
     why: "Names come from the Tailnet's templates, and a template without `{namespace}` lets two namespaces ask for one name: whoever gets it \
-          receives the other's traffic and passwords. A gateway's static address for the name is only warned about, since published names win.",
+          receives the other's traffic and passwords. A name that a template gives in a namespace is kept for it, also while it does not ask: \
+          with `{name}-{namespace}` the name `portal-team-a` is one of `team-a` where that namespace exists, and not one of namespace `a`. A gateway's static address for the name is only warned about, since published names win.",
     example: "kind: TailnetIngress\nmetadata: { name: web, namespace: team-b }\nspec:\n  exposes:\n    - name: web\n      dnsLabel: portal   # portal.lab.example.net is TailnetIngress team-a/portal's\n      alias: true",
     fix: "Choose another `dnsLabel`, or leave `alias` out.",
     check: Check::Cross(published_names),
@@ -59,8 +61,8 @@ pub static TN305: Rule = Rule {
     security: false,
     field: "spec.exposes[*].dnsLabel",
     message: "the Tailnet's templates give every expose a valid DNS name",
-    why: "A name has at most 253 characters and a label at most 63; namespace and name together may be more. An object whose name has a dot \
-          gives a name with one label more than the template says.",
+    why: "A name has at most 253 characters and a label at most 63; namespace and name together may be more. The dots of an object's name \
+          become dashes, since `{name}` is one label.",
     example: "kind: TailnetIngress\nspec:\n  exposes:\n    - name: web\n      dnsLabel: a-name-of-more-than-sixty-three-characters-which-no-dns-label-can-have-at-all",
     fix: "Set a shorter `dnsLabel`.",
     check: Check::Cross(rendered_names),
@@ -100,7 +102,7 @@ fn forbidden_name(name: &str, tailnet: Option<&TailnetSpec>, view: &View<'_>) ->
         ));
     }
     // The control server must stay reachable under its own name, for agents and for the operator.
-    if let Some(server) = view.others(&IndexKey::ServerHost(name.to_owned())).first() {
+    if let Some(server) = view.others(&IndexKey::ServerHost(name.to_owned())).next() {
         return Some(format!(
             "is the host of the server of {server}: nodes would no longer find it"
         ));
@@ -124,22 +126,22 @@ fn zone_conflicts(
     let Some(tailnet) = object.tailnet_name() else {
         return false;
     };
-    let of = |key: fn(String, String) -> IndexKey| view.others(&key(tailnet.to_owned(), name.to_owned()));
-    if let Some(gateway) = of(IndexKey::Apex).first() {
+    let of = |key: fn(String, String) -> IndexKey| view.others(&key(tailnet.to_owned(), name.to_owned())).next();
+    if let Some(gateway) = of(IndexKey::Apex) {
         let detail = format!("is the apex of a zone of {gateway}, which is the gateway itself");
         report
             .add(Class::Duplicate, path, shown, detail)
             .held_by(gateway.reference());
         return true;
     }
-    if let Some(gateway) = of(IndexKey::StaticTarget).first() {
+    if let Some(gateway) = of(IndexKey::StaticTarget) {
         let detail = format!("is a static record with a target (CNAME) of {gateway}, beside which there is no address");
         report
             .add(Class::Duplicate, path, shown, detail)
             .held_by(gateway.reference());
         return true;
     }
-    if let Some(gateway) = of(IndexKey::StaticAddress).first() {
+    if let Some(gateway) = of(IndexKey::StaticAddress) {
         let detail = format!("is a static record of {gateway}, which this name replaces");
         report.add(Class::Duplicate, path, shown, detail).warn();
     }
@@ -202,7 +204,7 @@ fn alias_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
                     report,
                     path,
                     shown,
-                    holder,
+                    &holder,
                     format!("is a name of {holder}: a name has one answer"),
                 );
                 continue;
@@ -239,6 +241,14 @@ fn published_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             report.forbidden(path, name.as_str(), problem);
             continue;
         }
+        if let Some(namespace) = namespace_of(&name, object, tailnet, view) {
+            let detail = format!(
+                "reads as a name of namespace {} by the Tailnet's templates, and is kept for it: choose another dnsLabel",
+                cut(&namespace, 63)
+            );
+            report.forbidden(path, name.as_str(), detail);
+            continue;
+        }
         let index = IndexKey::Name(tailnet_name.to_owned(), name.clone());
         if let Some(holder) = view.winner(&index, &ClaimKey::Name(name.clone())) {
             let remedy = if published.alias {
@@ -250,13 +260,48 @@ fn published_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
                 report,
                 path,
                 name.as_str(),
-                holder,
+                &holder,
                 format!("is a name of {holder}: {remedy}"),
             );
             continue;
         }
         zone_conflicts(&name, &name, &path, object, view, report);
     }
+}
+
+/// The other namespace whose name this rather is: some template gives it there too, and that namespace is the longer reading
+/// (`portal-team-a` is of `team-a` and not of `a`), or the only one, where this object has the name by a template without
+/// `{namespace}`. So nobody keeps a name from a namespace by how it is spelled. What an object has already it keeps, and
+/// the administrator names what he likes.
+fn namespace_of(name: &str, object: &Object, tailnet: &TailnetSpec, view: &View<'_>) -> Option<String> {
+    let key = ClaimKey::Name(name.to_owned());
+    let has = match view.layer() {
+        Layer::Webhook => !view.is_new(&key),
+        Layer::Guard => view.holds(&key),
+        Layer::Lint => false,
+    };
+    if has || view.in_operator_namespace() {
+        return None;
+    }
+    let dns = tailnet.dns.as_ref()?;
+    let templates: Vec<NameTemplate> = [dns.ingress_name_template.as_ref(), dns.ingress_alias_template.as_ref()]
+        .into_iter()
+        .flatten()
+        .filter_map(read)
+        .collect();
+    let own = object.namespace.as_deref().unwrap_or_default();
+    let of = object.tailnet_name().unwrap_or_default();
+    let readings: Vec<&str> = templates
+        .iter()
+        .flat_map(|template| template.namespaces_in(name, of))
+        .collect();
+    let own_length = if readings.contains(&own) { own.len() } else { 0 };
+    readings
+        .into_iter()
+        .filter(|namespace| *namespace != own && namespace.len() > own_length)
+        .filter(|namespace| view.snapshot.has_namespace(namespace) == Some(true))
+        .max_by_key(|namespace| namespace.len())
+        .map(str::to_owned)
 }
 
 fn rendered_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
@@ -281,7 +326,7 @@ fn rendered_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
         let label = expose
             .dns_label
             .as_ref()
-            .map_or_else(|| spec.dns_label(&object.name, expose), |label| label.as_str());
+            .map_or_else(|| spec.dns_label(&object.name, expose), |label| label.as_str().into());
         let template = if unpublished.alias {
             "ingressAliasTemplate"
         } else {
@@ -292,7 +337,11 @@ fn rendered_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             "the name that dns.{template} makes of it {}: set a dnsLabel that fits",
             cut(&problem, 80)
         );
-        report.invalid(format!("spec.exposes[{}].dnsLabel", unpublished.expose), label, detail);
+        report.invalid(
+            format!("spec.exposes[{}].dnsLabel", unpublished.expose),
+            &*label,
+            detail,
+        );
     }
 }
 

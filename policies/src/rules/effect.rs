@@ -1,7 +1,7 @@
 //! Whether a list of sources has the effect that it seems to have.
 
+use tailnet_crds::Kind;
 use tailnet_crds::types::Principal;
-use tailnet_crds::{Kind, PolicyMode};
 
 use crate::facts::Posture;
 use crate::finding::{Class, Severity};
@@ -23,9 +23,9 @@ pub static TN317: Rule = Rule {
     security: false,
     field: "spec.allowFrom",
     message: "allowFrom decides who may connect",
-    why: "allowFrom becomes a grant in the policy that this installation writes. Where it does not write one, or only renders it (DryRun), nobody is \
-          let in by it. Where the live policy has no rules, or the base document has a wider one, others are let in as well.",
-    example: "kind: Tailnet\nspec:\n  policy: { baseConfigMap: tailnet-policy, mode: DryRun }\n---\nkind: TailnetIngress\nspec:\n  allowFrom: [\"group:team-a\"]",
+    why: "allowFrom becomes a grant in the policy that this installation writes. Where it does not write one, nobody is let in by it (in mode DryRun neither, which \
+          `PolicyReady` says). Where the live policy has no rules, or the base document has a wider one, others are let in as well.",
+    example: "kind: Tailnet\nmetadata: { name: corp }\nspec:\n  server: https://control.example.net   # and no policy\n---\nkind: TailnetIngress\nspec:\n  allowFrom: [\"group:team-a\"]",
     fix: "Have the administrator set `spec.policy` with mode Apply, or narrow the rule of the base document that the message names.",
     check: Check::Cross(allow_from_decides),
 };
@@ -44,10 +44,8 @@ fn allow_from_decides(object: &Object, view: &View<'_>, report: &mut Report<'_>)
             "makes no grant, since this installation does not write the policy of Tailnet {}: grant it in Headscale's policy",
             quoted(name)
         )),
-        Some(policy) if asks && policy.mode == PolicyMode::DryRun => add(format!(
-            "makes no grant yet, since the policy of Tailnet {} is only rendered (mode DryRun)",
-            quoted(name)
-        )),
+        // In mode DryRun the administrator prepares the policy, and `PolicyReady` of every object says so: a warning at each ingress
+        // helps nobody. Where the tag has no owner yet, TN006 warns.
         _ => {}
     }
     let live = view.snapshot.facts(name).map(|known| &known.facts.policy);

@@ -125,7 +125,7 @@ fn target_names(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
         let key = ClaimKey::Service(name.clone());
         if let Some(holder) = view.winner(&IndexKey::Service(name.clone()), &key) {
             let detail = format!("is the name of a Service of {holder}; choose another");
-            view.held(report, path, target.name.as_str(), holder, detail);
+            view.held(report, path, target.name.as_str(), &holder, detail);
         } else if let Some(service) = view.snapshot.service(namespace, &name) {
             let reference = ObjectRef::service(namespace, &name);
             // Of this object, or of an egress that has the name no more (none does, see above): then it is on its way out, and
@@ -180,12 +180,9 @@ fn consumer_namespaces(object: &Object, view: &View<'_>, report: &mut Report<'_>
         }
         seen.insert(namespace, at);
         // A namespace's name is a label in exactly one spelling.
-        if let Err(error) = namespace.parse::<DnsLabel>() {
-            report.invalid(
-                path,
-                namespace,
-                format!("is not the name of a namespace: it {}", cut(&error.to_string(), 120)),
-            );
+        if namespace.parse::<DnsLabel>().is_err() {
+            let said = report.said(object.kind, "spec.consumerNamespaces[]", 0);
+            report.invalid(path, namespace, said);
             continue;
         }
         match view.snapshot.has_namespace(namespace) {

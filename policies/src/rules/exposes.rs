@@ -92,8 +92,8 @@ pub static TN312: Rule = Rule {
     severity: Severity::Deny,
     security: false,
     field: "spec.exposes[*].timeouts",
-    message: "time limits are durations of at most 24h, and backendRequest is not longer than request",
-    why: "Durations are written as in the Gateway API. A request that ends before its backend may answer would always end with an error of ours.",
+    message: "time limits are of http exposes, durations of at most 24h, and backendRequest is not longer than request",
+    why: "A tcp expose knows no requests, so a limit there would have no effect. Durations are written as in the Gateway API. A request that ends before its backend may answer would always end with an error of ours.",
     example: "kind: TailnetIngress\nspec:\n  exposes:\n    - name: web\n      mode: http\n      timeouts: { request: 10s, backendRequest: 60s }",
     fix: "Write `600s`, `1h30m` or `500ms`; make `request` at least as long as `backendRequest`.",
     check: Check::Object(timeouts),
@@ -187,6 +187,10 @@ fn certificate_source(object: &Object, view: &View<'_>, report: &mut Report<'_>)
         report.forbidden("spec.tls", Shown::NOTHING, said);
     }
     let http = spec.exposes.iter().position(|expose| expose.mode() == ExposeMode::Http);
+    if http.is_none() && tls.is_some() {
+        let detail = "has no effect: no expose is http, and a tcp expose carries the client's own TLS";
+        report.forbidden("spec.tls", Shown::NOTHING, detail).warn();
+    }
     let Some(http) = http.filter(|_| secret.is_none() && issuer.is_none()) else {
         return;
     };
@@ -206,6 +210,11 @@ fn timeouts(object: &Object, report: &mut Report<'_>) {
     let Some(spec) = object.ingress() else { return };
     for (at, expose) in spec.exposes.iter().enumerate() {
         let Some(timeouts) = &expose.timeouts else { continue };
+        if expose.mode() == ExposeMode::Tcp {
+            let said = report.said(object.kind, "spec.exposes[]", 0);
+            let path = format!("spec.exposes[{at}].timeouts");
+            report.add(crate::finding::Class::Forbidden, path, Shown::NOTHING, said);
+        }
         let mut limit = |text: Option<&Text<GoDuration>>, field: &str| -> Option<Duration> {
             let text = text?;
             let path = format!("spec.exposes[{at}].timeouts.{field}");

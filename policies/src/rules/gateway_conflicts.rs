@@ -10,6 +10,7 @@ use crate::index::{IndexKey, canonical, network, read};
 use crate::object::Object;
 use crate::prefixes::overlap;
 use crate::report::{Report, Shown, Unchecked, quoted};
+use crate::rules::shared_objects;
 use crate::table::{Check, Layers, Operations, Rule, WG, WGV};
 use crate::view::View;
 
@@ -23,9 +24,10 @@ pub static TN509: Rule = Rule {
     layers: WGV,
     severity: Severity::Deny,
     security: false,
-    field: "spec.service.loadBalancerIP, spec.dns.serviceClusterIP, spec.dns.serviceName, metadata.name, spec.dns.zone",
-    message: "a gateway's addresses and Services are nobody else's; a zone is shared only on purpose",
-    why: "Two gateways with one address or one Service would answer in turns. An existing Service is never taken over. Two gateways for one zone \
+    field: "spec.service.loadBalancerIP, spec.dns.serviceClusterIP, spec.dns.serviceName, spec.stateSecretRef, metadata.name, spec.dns.zone",
+    message: "a gateway's addresses, Services and state Secret are nobody else's; a zone is shared only on purpose",
+    why: "Two gateways with one address or one Service would answer in turns, and with one state Secret they would be one node twice, of which each \
+          throws the other out. An existing Service is never taken over. Two gateways for one zone \
           are how a gateway is replaced, so that is only said; host names are TN313's.",
     example: "kind: TailnetGateway\nmetadata: { name: b }\nspec:\n  service: { loadBalancerIP: 198.51.100.17 }   # TailnetGateway a has it",
     fix: "Choose free addresses and names.",
@@ -138,18 +140,19 @@ fn gateway_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_
         let had = old.and_then(read) == Some(address);
         if let Some(other) = view
             .others(&key(address.addr()))
-            .into_iter()
             .find(|other| view.comes_after(had, other))
         {
             view.held(
                 report,
                 field,
                 text.as_str(),
-                other,
+                &other,
                 format!("is an address of {other}: choose a free one"),
             );
         }
     }
+    shared_objects::of_gateway(object, view, report);
+    own_services(object, report);
     let namespace = &view.snapshot.config().operator_namespace;
     if !view.snapshot.services_known() {
         report.unchecked(Unchecked::Services);
@@ -166,7 +169,7 @@ fn gateway_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_
                 report,
                 field,
                 service.as_str(),
-                holder,
+                &holder,
                 format!("is the name of a Service of {holder}: choose another"),
             );
         } else if let Some(info) = view.snapshot.service(namespace, &service) {
@@ -192,13 +195,30 @@ fn gateway_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_
             .map(|(at, extra)| (format!("spec.dns.extraZones[{at}].zone"), &extra.zone)),
     );
     for (path, zone) in zones {
-        if let Some(other) = view
-            .others(&IndexKey::Apex(tailnet.to_owned(), canonical(zone)))
-            .first()
-        {
+        if let Some(other) = view.others(&IndexKey::Apex(tailnet.to_owned(), canonical(zone))).next() {
             let detail = format!("is served by {other} too: right while one replaces the other");
             report.duplicate(path, zone.as_str(), detail).warn();
         }
+    }
+}
+
+/// The Services that are made for one gateway are three.
+fn own_services(object: &Object, report: &mut Report<'_>) {
+    let Some(spec) = object.gateway() else { return };
+    let cluster_ip = read(&spec.dns.service_cluster_ip);
+    if cluster_ip.is_some() && cluster_ip == read(&spec.service.load_balancer_ip) {
+        let detail =
+            "is spec.service.loadBalancerIP too: one is an address of the Service range, the other of the pool";
+        report.duplicate(
+            "spec.dns.serviceClusterIP",
+            spec.dns.service_cluster_ip.as_str(),
+            detail,
+        );
+    }
+    let name = canonical(&spec.dns.service_name);
+    if !object.name.is_empty() && (name == object.name || name == format!("{}-headless", object.name)) {
+        let detail = "is the name of another Service of this gateway: choose one such as <name>-dns";
+        report.duplicate("spec.dns.serviceName", name.as_str(), detail);
     }
 }
 

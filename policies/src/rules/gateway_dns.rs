@@ -27,7 +27,7 @@ pub static TN507: Rule = Rule {
     why: "A name inside two zones would be answered by the one or the other. An upstream that is the gateway's own address asks itself for ever.",
     example: "kind: TailnetGateway\nspec:\n  service: { loadBalancerIP: 198.51.100.17 }\n  dns:\n    zone: prod.example.net\n    extraZones:\n      - { zone: corp.prod.example.net, upstreams: [198.51.100.17] }",
     fix: "Choose zones beside each other and the resolvers that serve them today.",
-    check: Check::Object(zones),
+    check: Check::Cross(zones),
 };
 
 /// Static records make a zone.
@@ -47,12 +47,20 @@ pub static TN508: Rule = Rule {
     check: Check::Cross(static_records),
 };
 
-fn zones(object: &Object, report: &mut Report<'_>) {
+fn zones(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
     let Some(spec) = object.gateway() else { return };
+    let domain = &view.snapshot.config().cluster_domain;
     let mut zone = |path: String, place: &str, text: &Text<DnsName>| -> Option<DnsName> {
         if let Err(FormatError::Unreadable(problem)) = text.parse() {
             let said = report.said(Kind::TailnetGateway, place, 0);
             report.invalid(path, text.as_str(), format!("{said}: it {}", cut(&problem, 80)));
+        } else if let Some(name) = read(text) {
+            let name = name.to_string();
+            let inside = name.strip_suffix(domain.as_str());
+            if inside.is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
+                let detail = format!("is in the cluster's own domain {domain:?}, which the cluster's DNS answers");
+                report.forbidden(path, text.as_str(), detail);
+            }
         }
         read(text)
     };
@@ -71,7 +79,7 @@ fn zones(object: &Object, report: &mut Report<'_>) {
         })
         .collect();
     let overlap = |a: &DnsName, b: &DnsName| a.is_within(b) || b.is_within(a);
-    let own_address = read(&spec.service.load_balancer_ip);
+    let own_addresses = [read(&spec.service.load_balancer_ip), read(&spec.dns.service_cluster_ip)];
     for (at, entry) in spec.dns.extra_zones.iter().enumerate() {
         let path = format!("spec.dns.extraZones[{at}].zone");
         if let Some(own) = &extra[at] {
@@ -108,7 +116,7 @@ fn zones(object: &Object, report: &mut Report<'_>) {
                 let said = report.said(object.kind, place, 1);
                 report.invalid(&path, upstream.as_str(), said);
             }
-            if own_address == Some(address) {
+            if own_addresses.contains(&Some(address)) {
                 let said = report.said(object.kind, "spec", 0);
                 report.invalid(&path, upstream.as_str(), said);
             }
@@ -153,7 +161,7 @@ fn static_records(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             }
             targets.insert(name.clone(), canonical(target));
             if let Some(tailnet) = object.tailnet_name()
-                && let Some(holder) = view.others(&IndexKey::Name(tailnet.to_owned(), name.clone())).first()
+                && let Some(holder) = view.others(&IndexKey::Name(tailnet.to_owned(), name.clone())).next()
             {
                 let detail = format!("has a target (CNAME), but {holder} publishes an address for it");
                 report

@@ -117,14 +117,17 @@ fn only_what_is_built(object: &Object, report: &mut Report<'_>) {
         let detail = "is not supported: a gateway is one node, so write 1, or keep suspend: true";
         unsupported("replicas", Shown::from(i64::from(spec.replicas)), detail);
     }
+    // The words of the schema's row for addresses.
+    let ipv6 = tailnet_crds::cel::rules()
+        .find(|row| row.id == TN506.id && row.field_path == Some(".service.loadBalancerIP"))
+        .map_or(TN506.message, |row| row.message);
     let addresses = [
         ("service.loadBalancerIP", &spec.service.load_balancer_ip),
         ("dns.serviceClusterIP", &spec.dns.service_cluster_ip),
     ];
     for (field, text) in addresses {
         if read(text).is_some_and(|address| matches!(address.addr(), IpAddr::V6(_))) {
-            let detail = "is IPv6, which is not supported: write an IPv4 address, or keep suspend: true";
-            unsupported(field, Shown::from(text.as_str()), detail);
+            unsupported(field, Shown::from(text.as_str()), ipv6);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The gateway's networks and addresses.
 
 use ipnet::IpNet;
-use tailnet_crds::Kind;
 use tailnet_crds::names::label::RESERVED_PREFIXES;
 use tailnet_crds::types::{AddressScope, Cidr, FormatError, IpAddress, Text};
+use tailnet_crds::{Kind, TailnetGatewaySpec};
 
 use crate::finding::Severity;
 use crate::index::{network, read};
 use crate::object::Object;
 use crate::prefixes::overlap;
 use crate::report::Report;
+use crate::rules::site::{cluster_range, special_ranges};
 use crate::rules::spelling::host_bits;
-use crate::table::{CWV, Check, Operations, Rule};
+use crate::table::{CWGV, CWV, Check, Operations, Rule};
+use crate::view::View;
 
 const GATEWAY: &[Kind] = &[Kind::TailnetGateway];
 
@@ -20,16 +22,17 @@ pub static TN503: Rule = Rule {
     id: "TN503",
     kinds: GATEWAY,
     operations: Operations::WRITE,
-    layers: CWV,
+    layers: CWGV,
     severity: Severity::Deny,
     security: false,
     field: "spec.routes.lan[*], spec.service, spec.dns",
     message: "the gateway's networks are canonical IPv4 CIDRs that a host can have, its addresses those of one host",
-    why: "The networks become routes of the whole tailnet: everything, unspecified, loopback and multicast ranges would take traffic from every \
-          node. Routes are approved by exact text, so bits behind the prefix would never be approved.",
+    why: "The networks become routes of the whole tailnet: everything and its halves, unspecified, loopback, link-local and multicast ranges and the \
+          tailnet's own would take traffic from every node, as with a site (TN404). Routes are approved by exact text, so bits behind the prefix would \
+          never be approved. A range of this cluster's Services or Pods would shadow them, so that is said.",
     example: "kind: TailnetGateway\nspec:\n  routes: { lan: [192.0.2.1/24, 0.0.0.0/0] }",
     fix: "Write the networks of the LAN, `192.0.2.0/24`, and single unicast addresses.",
-    check: Check::Object(usable_networks),
+    check: Check::Cross(usable_networks),
 };
 
 /// The resolver's address is in the pool.
@@ -64,15 +67,17 @@ pub static TN511: Rule = Rule {
     check: Check::Object(pool_labels),
 };
 
-fn usable_networks(object: &Object, report: &mut Report<'_>) {
+fn usable_networks(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
     let Some(spec) = object.gateway() else { return };
     for (at, lan) in spec.routes.lan.iter().enumerate() {
-        usable_network(format!("spec.routes.lan[{at}]"), "spec.routes.lan[]", lan, report);
+        distinct(spec, at, lan, report);
+        usable_network(format!("spec.routes.lan[{at}]"), "spec.routes.lan[]", lan, view, report);
     }
     usable_network(
         "spec.service.tailnetLBCIDR".into(),
         "spec.service.tailnetLBCIDR",
         &spec.service.tailnet_lb_cidr,
+        view,
         report,
     );
     unicast(
@@ -102,7 +107,31 @@ fn usable_networks(object: &Object, report: &mut Report<'_>) {
     }
 }
 
-fn usable_network(path: String, place: &str, text: &Text<Cidr>, report: &mut Report<'_>) {
+/// As with the prefixes of a site (TN401): each once, and none inside another.
+fn distinct(spec: &TailnetGatewaySpec, at: usize, lan: &Text<Cidr>, report: &mut Report<'_>) {
+    let Some(own) = network(lan).map(|net| net.trunc()) else {
+        return;
+    };
+    let others = spec.routes.lan.iter().enumerate().filter(|(of, _)| *of != at);
+    for (of, other) in others {
+        let Some(theirs) = network(other).map(|net| net.trunc()) else {
+            continue;
+        };
+        let path = format!("spec.routes.lan[{at}]");
+        if own == theirs && of < at {
+            let said = report.said(Kind::TailnetGateway, "spec.routes.lan", 0);
+            report.duplicate(path, lan.as_str(), format!("{said}: it is spec.routes.lan[{of}] too"));
+            return;
+        }
+        if own != theirs && theirs.contains(&own) {
+            let detail = format!("is inside spec.routes.lan[{of}] ({theirs}): leave out the smaller one");
+            report.duplicate(path, lan.as_str(), detail);
+            return;
+        }
+    }
+}
+
+fn usable_network(path: String, place: &str, text: &Text<Cidr>, view: &View<'_>, report: &mut Report<'_>) {
     if let Err(FormatError::Unreadable(_)) = text.parse() {
         let said = report.said(Kind::TailnetGateway, place, 0);
         report.invalid(path, text.as_str(), said);
@@ -117,11 +146,14 @@ fn usable_network(path: String, place: &str, text: &Text<Cidr>, report: &mut Rep
             report.invalid(path, text.as_str(), said);
         }
         Some(own @ IpNet::V4(v4)) => {
-            let special = ["0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4"];
-            let special = special.iter().filter_map(|range| range.parse::<IpNet>().ok());
-            if v4.prefix_len() == 0 || special.into_iter().any(|range| overlap(&range, &own)) {
-                let said = report.said(Kind::TailnetGateway, place, 1);
+            let said = report.said(Kind::TailnetGateway, place, 1);
+            if v4.prefix_len() <= 1 {
                 report.invalid(path, text.as_str(), said);
+            } else if let Some((range, what)) = special_ranges().into_iter().find(|(range, _)| overlap(range, &own)) {
+                report.invalid(path, text.as_str(), format!("{said} ({range} is {what})"));
+            } else if let Some((what, range)) = cluster_range(&own, view) {
+                let detail = format!("overlaps {range}, this cluster's {what} range: it would shadow it");
+                report.invalid(path, text.as_str(), detail).warn();
             }
         }
         None => {}

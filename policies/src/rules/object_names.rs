@@ -21,7 +21,7 @@ pub static TN003: Rule = Rule {
     layers: CWGV,
     severity: Severity::Deny,
     security: false,
-    field: "metadata.name, spec.targets[*].name, spec.exposes[*].name",
+    field: "metadata.name, spec.clusterName, spec.targets[*].name, spec.exposes[*].name",
     message: "names are short enough for what is made of them; targets and exposes are DNS-1035 labels",
     why: "The name of an object becomes a node's name, a label value and part of its children's names, which have at most 63 characters. A \
           target becomes a Service, whose name begins with a letter.",
@@ -63,6 +63,14 @@ fn child_names(object: &Object, report: &mut Report<'_>) {
         Ok(Spec::Ingress(spec)) => {
             for (at, expose) in spec.exposes.iter().enumerate() {
                 label(format!("spec.exposes[{at}].name"), &expose.name, report);
+            }
+        }
+        Ok(Spec::Tailnet(spec)) => {
+            if let Some(cluster) = &spec.cluster_name
+                && let Err(FormatError::Unreadable(_)) = cluster.parse()
+            {
+                let said = report.said(object.kind, "spec.clusterName", 0);
+                report.invalid("spec.clusterName", cluster.as_str(), said);
             }
         }
         Ok(Spec::Gateway(spec)) => {

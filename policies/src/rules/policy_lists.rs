@@ -6,7 +6,7 @@ use tailnet_headscale::document::Policy;
 
 use crate::facts::PolicyFacts;
 use crate::finding::Severity;
-use crate::index::read;
+use crate::index::{canonical, read};
 use crate::object::Object;
 use crate::report::{Report, cut};
 use crate::rules::sources::{NO_SOURCE, base_of, is_source, undefined, undefined_in_base};
@@ -21,17 +21,38 @@ pub static TN104: Rule = Rule {
     layers: WGV,
     severity: Severity::Deny,
     security: false,
-    field: "spec.policy.tagOwners[*], spec.policy.ingressSourceAllowlist[*]",
+    field: "spec.policy.tagOwners[*], spec.policy.ingressSourceAllowlist[*], spec.tagGrants[*].tags",
     message: "owners of tags are users, groups or tags; allowed sources are such as Headscale takes in a grant",
-    why: "Headscale refuses the whole policy for one entry that it does not take in its place, so that nothing of it would take effect. Tags in \
-          `routeApprovers` and `tagGrants` are TN004's. A group or host that the base document does not define is refused where that \
+    why: "Headscale refuses the whole policy for one entry that it does not take in its place, so that nothing of it would take effect. How tags in \
+          `routeApprovers` and `tagGrants` are written is TN004's; a router's tag is not to be granted. A group or host that the base document does not define is refused where that \
           document is known; else one that the live policy does not define is warned about.",
     example: "kind: Tailnet\nspec:\n  policy: { baseConfigMap: tailnet-policy, tagOwners: [alice, autogroup:admin, 10.0.0.0/8] }",
     fix: "Write `alice@`, `group:platform` or `tag:operator` as owners.",
     check: Check::Cross(policy_lists),
 };
 
+/// A router's tag is nobody's to take: TN005 would refuse every object that does.
+fn grants_of_router_tags(object: &Object, report: &mut Report<'_>) {
+    let Some(spec) = object.tailnet() else { return };
+    let approvers: Vec<String> = spec
+        .policy
+        .iter()
+        .flat_map(|policy| &policy.route_approvers)
+        .map(canonical)
+        .collect();
+    for (at, grant) in spec.tag_grants.iter().enumerate() {
+        for (of, tag) in grant.tags.iter().enumerate() {
+            if approvers.contains(&canonical(tag)) {
+                let detail =
+                    "is in policy.routeApprovers: a node with it could have routes approved, so no object may take it";
+                report.forbidden(format!("spec.tagGrants[{at}].tags[{of}]"), tag.as_str(), detail);
+            }
+        }
+    }
+}
+
 fn policy_lists(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
+    grants_of_router_tags(object, report);
     let Some(policy) = object.tailnet().and_then(|spec| spec.policy.as_ref()) else {
         return;
     };

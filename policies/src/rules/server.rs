@@ -1,14 +1,15 @@
 //! The Tailnet itself: its server and the networks that it reserves.
 
 use ipnet::IpNet;
-use tailnet_crds::Kind;
-use tailnet_crds::types::{FormatError, ServerUrl, Text, Transport};
+use tailnet_crds::types::{AddressScope, FormatError, IpAddress, ServerUrl, Text, Transport};
+use tailnet_crds::{Kind, TailnetSpec};
 
 use crate::finding::{Class, Severity};
-use crate::index::{IndexKey, canonical, network, read};
+use crate::index::{IndexKey, canonical, network, read, server_endpoint};
 use crate::object::Object;
 use crate::prefixes::overlap;
 use crate::report::{Report, cut};
+use crate::rules::shared_objects;
 use crate::rules::spelling::host_bits;
 use crate::table::{CWV, Check, Operations, Rule, WGV};
 use crate::view::View;
@@ -30,7 +31,7 @@ pub static TN101: Rule = Rule {
     check: Check::Object(server_urls),
 };
 
-/// One Tailnet per server and per hosts ConfigMap.
+/// One Tailnet per server.
 pub static TN102: Rule = Rule {
     id: "TN102",
     kinds: &[Kind::Tailnet],
@@ -38,13 +39,14 @@ pub static TN102: Rule = Rule {
     layers: WGV,
     severity: Severity::Deny,
     security: false,
-    field: "spec.server, spec.dns.hostsConfigMap",
-    message: "no two Tailnets have one server or one hosts ConfigMap",
-    why: "Names, tags and prefixes are unique within a Tailnet. Two Tailnets for one server would hand out the same ones twice, and would \
-          take turns in writing one policy or one hosts file.",
+    field: "spec.server, spec.api.endpoint, spec.dns.hostsConfigMap, spec.policy.baseConfigMap, spec.api.caConfigMapRef, spec.apiSecretRef",
+    message: "no two Tailnets have one server, and a ConfigMap or Secret has one use",
+    why: "Names, tags and prefixes are unique within a Tailnet. Two Tailnets for one server, named by its login URL or by its API endpoint and however \
+          spelled, would hand out the same ones twice, and would take turns in writing one policy. Host and port count. The operator writes the hosts \
+          ConfigMap: another Tailnet's, a base document or a CA bundle would be lost, and what the operator keeps for itself is nobody's.",
     example: "kind: Tailnet\nmetadata: { name: corp-2 }\nspec:\n  server: https://CONTROL.example.net:443   # the server of Tailnet corp",
-    fix: "Use the Tailnet that exists, or another `hostsConfigMap`.",
-    check: Check::Cross(server_is_exclusive),
+    fix: "Use the Tailnet that exists, or another ConfigMap or Secret.",
+    check: Check::Cross(one_use),
 };
 
 /// Reserved networks are networks.
@@ -88,6 +90,10 @@ fn server_url(path: &str, text: &Text<ServerUrl>, report: &mut Report<'_>) {
         report.invalid(path, &shown, detail);
         return;
     }
+    if let Some(problem) = read(text).and_then(|url| no_server(&url)) {
+        report.invalid(path, &shown, problem);
+        return;
+    }
     match read(text).map(|url| url.transport()) {
         Some(Transport::PlainPublic) => {
             let said = report.said(Kind::Tailnet, path, 1);
@@ -106,6 +112,18 @@ fn server_url(path: &str, text: &Text<ServerUrl>, report: &mut Report<'_>) {
     }
 }
 
+/// Why nothing can answer at a URL.
+fn no_server(url: &ServerUrl) -> Option<&'static str> {
+    let scope = url.host().parse::<IpAddress>().ok().map(IpAddress::scope);
+    match scope {
+        Some(AddressScope::Unicast | AddressScope::Loopback) | None if url.url().port() == Some(0) => {
+            Some("has port 0, on which nothing listens")
+        }
+        Some(AddressScope::Unicast | AddressScope::Loopback) | None => None,
+        Some(_) => Some("is not the address of one host: it is unspecified, link-local, multicast or broadcast"),
+    }
+}
+
 /// The text with what stands before `@` hidden: it may be a password.
 fn without_user_info(text: &str) -> String {
     match text.rsplit_once('@') {
@@ -117,43 +135,43 @@ fn without_user_info(text: &str) -> String {
     }
 }
 
+fn one_use(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
+    server_is_exclusive(object, view, report);
+    shared_objects::of_tailnet(object, view, report);
+}
+
 fn server_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
     let Some(spec) = object.tailnet() else { return };
     view.need(&[Kind::Tailnet], report);
-    let server = canonical(&spec.server);
     let old = view.old().and_then(|old| old.tailnet());
-    let had = old.is_some_and(|old| canonical(&old.server) == server);
-    if let Some(other) = view
-        .others(&IndexKey::Server(server.clone()))
-        .into_iter()
-        .find(|other| view.comes_after(had, other))
-    {
-        let detail = format!("is the server of {other}: names, tags and prefixes are unique per Tailnet; use that one");
-        report
-            .add(
-                Class::Duplicate,
-                "spec.server",
-                without_user_info(&server).as_str(),
-                detail,
-            )
-            .held_by(other.reference());
-    }
-    let Some(hosts) = spec.dns.as_ref().and_then(|dns| dns.hosts_config_map.as_ref()) else {
-        return;
-    };
-    let had = old
-        .and_then(|old| old.dns.as_ref())
-        .and_then(|dns| dns.hosts_config_map.as_ref())
-        == Some(hosts);
-    if let Some(other) = view
-        .others(&IndexKey::HostsConfigMap(hosts.clone()))
-        .into_iter()
-        .find(|other| view.comes_after(had, other))
-    {
-        let detail = format!("is the hosts ConfigMap of {other}: both would overwrite each other; use another name");
-        report
-            .add(Class::Duplicate, "spec.dns.hostsConfigMap", hosts, detail)
-            .held_by(other.reference());
+    let endpoints = |spec: &TailnetSpec| [server_endpoint(&spec.server), server_endpoint(spec.api_endpoint())];
+    let had = old.map(endpoints);
+    let endpoint = spec.api.as_ref().and_then(|api| api.endpoint.as_ref());
+    let mut named: Vec<String> = Vec::new();
+    for (field, url) in [("spec.server", Some(&spec.server)), ("spec.api.endpoint", endpoint)] {
+        let Some((url, server)) = url.and_then(|url| Some((url, server_endpoint(url)?))) else {
+            continue;
+        };
+        if named.contains(&server) {
+            continue;
+        }
+        named.push(server.clone());
+        let had = had.as_ref().is_some_and(|had| had.contains(&Some(server.clone())));
+        let other = view
+            .others(&IndexKey::Server(server))
+            .find(|other| view.comes_after(had, other));
+        if let Some(other) = other {
+            let detail =
+                format!("is the server of {other}: names, tags and prefixes are unique per Tailnet; use that one");
+            report
+                .add(
+                    Class::Duplicate,
+                    field,
+                    without_user_info(&canonical(url)).as_str(),
+                    detail,
+                )
+                .held_by(other.reference());
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use tailnet_crds::structural::SchemaProblem;
 use crate::finding::{Class, Severity};
 use crate::object::ShapeError;
 use crate::report::{Draft, Notes, Report, Shown, cut, list};
+use crate::rules::references;
 use crate::table::{ALL, Check, Layers, Operations, Rule, WGV};
 
 /// The object does not have the shape of its kind.
@@ -62,6 +63,19 @@ pub static TN007: Rule = Rule {
 
 /// What the structural schema finds (for lint): unknown fields as TN007, the rest as TN014.
 pub(crate) fn schema(kind: Kind, object: &Value, drafts: &mut Vec<Draft>, notes: &mut Notes) {
+    // A name that is too long is a rule's (TN003), and so is all about a gateway's (TN501); what no object can be called the API server refuses first.
+    if let Some(name) = object.pointer("/metadata/name").and_then(Value::as_str)
+        && kind != Kind::TailnetGateway
+        && !references::is_object_name(name)
+    {
+        let mut report = Report {
+            rule: &TN014,
+            drafts,
+            notes,
+        };
+        let detail = "is no name that an object can have: write lower-case letters, digits, dashes and dots";
+        report.invalid("metadata.name", name, detail);
+    }
     for error in tailnet_crds::structural::check(kind, object) {
         let rule = match error.problem {
             SchemaProblem::UnknownField(_) => &TN007,

@@ -205,8 +205,11 @@ fn not_another_site(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
         };
         let mut named: Vec<&Object> = Vec::new();
         for (theirs, other) in view.winning_sites(tailnet, own) {
-            if named.len() == MAX_NAMED || named.iter().any(|named| named.same_as(other)) {
+            if named.iter().any(|named| named.same_as(other)) {
                 continue;
+            }
+            if named.len() == MAX_NAMED {
+                break;
             }
             named.push(other);
             let detail = format!("overlaps {theirs} of {other}: an address belongs to one site");
@@ -217,7 +220,6 @@ fn not_another_site(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
 
 fn real_networks(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
     let Some(spec) = object.site() else { return };
-    let config = view.snapshot.config();
     for (at, text) in spec.prefixes.iter().enumerate() {
         let Some(own) = network(text) else { continue };
         let path = format!("spec.prefixes[{at}]");
@@ -235,19 +237,26 @@ fn real_networks(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             report.invalid(path, text.as_str(), format!("{said} ({range} is {what})"));
             continue;
         }
-        for (what, ranges) in [("Service", &config.service_cidrs), ("Pod", &config.pod_cidrs)] {
-            if let Some(range) = ranges.iter().find(|range| overlap(range, &own)) {
-                let detail = format!("overlaps {range}, this cluster's {what} range: it would shadow it");
-                report.invalid(&path, text.as_str(), detail).warn();
-            }
+        if let Some((what, range)) = cluster_range(&own, view) {
+            let detail = format!("overlaps {range}, this cluster's {what} range: it would shadow it");
+            report.invalid(path, text.as_str(), detail).warn();
         }
     }
+}
+
+/// The range of this cluster that a network overlaps, and what it is for.
+pub(crate) fn cluster_range(own: &IpNet, view: &View<'_>) -> Option<(&'static str, IpNet)> {
+    let config = view.snapshot.config();
+    [("Service", &config.service_cidrs), ("Pod", &config.pod_cidrs)]
+        .into_iter()
+        .find_map(|(what, ranges)| Some((what, *ranges.iter().find(|range| overlap(range, own))?)))
 }
 
 /// Ranges that are no network behind a router.
 pub(crate) fn special_ranges() -> Vec<(IpNet, &'static str)> {
     let v4 = |a, b, len| IpNet::new(IpAddr::V4(Ipv4Addr::new(a, b, 0, 0)), len).ok();
     let v6 = |a, len| IpNet::new(IpAddr::V6(Ipv6Addr::new(a, 0, 0, 0, 0, 0, 0, 0)), len).ok();
+    let broadcast = IpNet::new(IpAddr::V4(Ipv4Addr::BROADCAST), 32).ok();
     let loopback_v6 = IpNet::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128).ok();
     let unspecified_v6 = IpNet::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 128).ok();
     let [tailnet_v4, tailnet_v6] = tailnet_ranges().map(Some);
@@ -256,6 +265,7 @@ pub(crate) fn special_ranges() -> Vec<(IpNet, &'static str)> {
         (v4(127, 0, 8), "the loopback range"),
         (v4(169, 254, 16), "the link-local range"),
         (v4(224, 0, 4), "the multicast range"),
+        (broadcast, "the broadcast address"),
         (tailnet_v4, "the tailnet's own range"),
         (unspecified_v6, "the unspecified address"),
         (loopback_v6, "the loopback address"),
@@ -276,10 +286,11 @@ fn routers_are_tags(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             let detail = format!("{said}; routers are found by tag, such as tag:router");
             report.invalid(format!("spec.advertisedBy[{at}]"), tag.as_str(), detail);
         } else if let Some(first) = spec.advertised_by[..at].iter().position(|earlier| earlier == tag) {
+            let said = report.said(object.kind, "spec.advertisedBy", 0);
             report.duplicate(
                 format!("spec.advertisedBy[{at}]"),
                 tag.as_str(),
-                format!("is spec.advertisedBy[{first}] too"),
+                format!("{said}: it is spec.advertisedBy[{first}] too"),
             );
         }
     }

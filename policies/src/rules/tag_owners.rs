@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tailnet_crds::Kind;
 use tailnet_crds::types::{Tag, Text};
+use tailnet_crds::{Kind, PolicyMode};
 
 use crate::facts::Posture;
 use crate::finding::Severity;
@@ -28,10 +28,11 @@ pub static TN006: Rule = Rule {
     field: "spec.tag, spec.tags",
     message: "the tag has an owner in the live policy, where this installation does not write that policy",
     why: "Headscale registers a node with any tag, but no rule can name a tag without an entry in `tagOwners`: the node would join and reach \
-          nothing. Where `spec.policy` of the Tailnet is set the operator adds the owners itself. What was read of the policy a minute ago or longer \
-          only warns, and so does nothing while the policy has no rules at all.",
+          nothing. In mode Apply of the Tailnet's `spec.policy` the operator adds the owners itself; in mode DryRun it writes nothing, so that a missing owner \
+          is said (and not refused: DryRun is how a policy is prepared). What was read of the policy a minute ago or longer only warns, and nothing is \
+          said while the policy has no rules at all.",
     example: "kind: TailnetEgress\nmetadata: { name: team-a }\nspec:\n  tag: tag:egress-team-a   # tagOwners of the policy in Headscale does not have it",
-    fix: "Add the tag to `tagOwners` in Headscale's policy (an empty list of owners is enough) and wait for the next read, or set `spec.policy` of the Tailnet.",
+    fix: "Add the tag to `tagOwners` in Headscale's policy (an empty list of owners is enough) and wait for the next read, or set `spec.policy` of the Tailnet with mode Apply.",
     check: Check::Cross(tag_is_owned),
 };
 
@@ -39,9 +40,11 @@ fn tag_is_owned(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
     let Some((name, tailnet)) = view.tailnet(report) else {
         return;
     };
-    if tailnet.policy.is_some() {
-        return;
-    }
+    // What is only rendered gives no owner either.
+    let dry_run = match &tailnet.policy {
+        Some(policy) if policy.mode == PolicyMode::Apply => return,
+        policy => policy.is_some(),
+    };
     let Some(known) = view.snapshot.facts(name) else {
         report.unchecked(Unchecked::Facts(name.to_owned()));
         return;
@@ -68,12 +71,17 @@ fn tag_is_owned(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
         if policy.tag_owners.contains_key(&tag) {
             continue;
         }
+        let remedy = match dry_run {
+            true => "and mode DryRun writes none: set spec.policy.mode to Apply, or add it to tagOwners in Headscale",
+            false => "no rule can name it, add it to tagOwners in Headscale",
+        };
+        let separator = if dry_run { "," } else { ":" };
         let detail = format!(
-            "has no owner in the live policy ({}): no rule can name it, add it to tagOwners in Headscale",
+            "has no owner in the live policy ({}){separator} {remedy}",
             read_when(known.age)
         );
         let draft = report.invalid(field, tag.as_str(), detail);
-        if known.age >= FRESH {
+        if dry_run || known.age >= FRESH {
             draft.warn();
         }
     }

@@ -133,11 +133,10 @@ fn tag_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
             let key = ClaimKey::Tag(tag.clone());
             if let Some(holder) = view.winner(&held(&tag), &key) {
                 let detail = format!("is the tag of {holder}: a tag is an identity, sharing it shares its grants");
-                view.held(report, "spec.tag", tag.as_str(), holder, detail);
-            } else if let Some(router) = view.others(&routers(&tag)).into_iter().find(|router| {
-                // A Tailnet's approvers count whoever came first. A claim on the tag is no excuse, since routers claim none; since
-                // when it is recorded decides.
-                router.kind == Kind::Tailnet || view.yields(&key, router)
+                view.held(report, "spec.tag", tag.as_str(), &holder, detail);
+            } else if let Some(router) = view.others(&routers(&tag)).find(|router| {
+                // A Tailnet's approvers count whoever came first; else since when each has the tag decides.
+                router.kind == Kind::Tailnet || view.yields(&tag, router)
             }) {
                 let role = match router.kind {
                     Kind::Tailnet => "approves routes on",
@@ -176,7 +175,7 @@ fn tag_is_exclusive(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
                 .enumerate();
             for (at, tag) in approvers {
                 let tag = canonical(tag);
-                let losers: Vec<String> = view.others(&held(&tag)).iter().map(|other| other.to_string()).collect();
+                let losers: Vec<String> = view.others(&held(&tag)).map(|other| other.to_string()).collect();
                 if !losers.is_empty() {
                     let detail = format!("is the tag of {}, which thereby loses effect", list(&losers));
                     report
@@ -233,19 +232,14 @@ fn router_takes(
     held: &impl Fn(&str) -> IndexKey,
 ) {
     let tag = canonical(tag);
-    let key = ClaimKey::Tag(tag.clone());
-    if let Some(holder) = view
-        .others(&held(&tag))
-        .into_iter()
-        .find(|holder| view.yields(&key, holder))
-    {
+    if let Some(holder) = view.others(&held(&tag)).find(|holder| view.yields(&tag, holder)) {
         let what = if object.kind == Kind::TailnetSite {
             "its routers"
         } else {
             "this gateway"
         };
         let detail = format!("is the tag of {holder}: {what} would have its grants, and it could have routes approved");
-        view.held(report, path, tag.as_str(), holder, detail);
+        view.held(report, path, tag.as_str(), &holder, detail);
     }
 }
 

@@ -6,7 +6,7 @@ use tailnet_crds::types::{FormatError, NameTemplate, Text};
 use crate::finding::Severity;
 use crate::index::read;
 use crate::object::Object;
-use crate::report::Report;
+use crate::report::{Report, cut};
 use crate::table::{CWV, Check, Operations, Rule};
 use crate::view::View;
 
@@ -18,7 +18,7 @@ pub static TN103: Rule = Rule {
     layers: CWV,
     severity: Severity::Deny,
     security: false,
-    field: "spec.dns.ingressNameTemplate, spec.dns.ingressAliasTemplate",
+    field: "spec.dns.ingressNameTemplate, spec.dns.ingressAliasTemplate, spec.dns.reservedNames",
     message: "a name template has `{name}`, no unknown placeholder, and gives a DNS name that no other Tailnet's template gives",
     why: "Without `{name}` all exposes would have one name. Where two Tailnets' templates can give one name, names are unique within each \
           Tailnet only, and a resolver that serves both answers by chance; that is said.",
@@ -28,6 +28,13 @@ pub static TN103: Rule = Rule {
 };
 
 fn templates(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
+    let reserved = object.tailnet().map_or(&[][..], |spec| spec.reserved_names());
+    for (at, name) in reserved.iter().enumerate() {
+        if let Err(FormatError::Unreadable(problem)) = name.parse() {
+            let detail = format!("is not a DNS name, so it reserves nothing: it {}", cut(&problem, 80));
+            report.invalid(format!("spec.dns.reservedNames[{at}]"), name.as_str(), detail);
+        }
+    }
     for (field, text) in templates_of(object) {
         let path = format!("spec.dns.{field}");
         if let Err(FormatError::Unreadable(problem)) = text.parse() {
@@ -37,6 +44,14 @@ fn templates(object: &Object, view: &View<'_>, report: &mut Report<'_>) {
         let Some(own) = pattern(text, &object.name) else {
             continue;
         };
+        let last: Vec<&str> = own.iter().rev().map(String::as_str).collect();
+        let domain: Vec<&str> = view.snapshot.config().cluster_domain.rsplit('.').collect();
+        if last.starts_with(&domain) || ["svc", "localhost", "arpa"].contains(&last[0]) {
+            let detail =
+                "gives names that no ingress may have: of the cluster's own domain, or below svc, localhost or arpa";
+            report.forbidden(path, text.as_str(), detail);
+            continue;
+        }
         let clash = view
             .snapshot
             .list(Kind::Tailnet)

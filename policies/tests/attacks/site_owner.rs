@@ -1,8 +1,9 @@
 //! Whoever writes sites: networks of others and what is reserved.
 
+use serde_json::json;
 use tailnet_crds::Kind;
 
-use crate::world::{World, site, tailnet};
+use crate::world::{OPERATOR, World, site, tailnet, with};
 
 #[test]
 fn a_site_does_not_grow_into_another_or_into_what_is_reserved() {
@@ -34,4 +35,28 @@ fn a_site_does_not_grow_into_another_or_into_what_is_reserved() {
     world.force(kind, site("a", &["10.0.0.0/22"]));
     assert!(!world.has_effect(&(kind, None, "a".into())));
     assert!(world.has_effect(&(kind, None, "b".into())) && world.has_effect(&(kind, None, "c".into())));
+}
+
+#[test]
+fn who_is_made_a_router_late_takes_no_tag_of_an_incumbent() {
+    let mut world = World::new(tailnet());
+    assert!(world.ask(Kind::TailnetSite, site("old", &["192.0.2.0/24"])));
+    let egress = json!({ "metadata": { "name": "e", "namespace": OPERATOR }, "spec": {
+        "tailnetRef": { "name": "corp" }, "tag": "tag:mine", "consumerNamespaces": ["a"],
+        "targets": [{ "name": "t", "address": "192.0.2.1", "port": 1 }],
+    } });
+    let of_egress = (Kind::TailnetEgress, Some(OPERATOR.to_owned()), "e".to_owned());
+    assert!(world.ask(Kind::TailnetEgress, egress));
+    let routed = with(
+        site("old", &["192.0.2.0/24"]),
+        "/spec/advertisedBy",
+        json!(["tag:mine"]),
+    );
+    assert!(!world.ask(Kind::TailnetSite, routed.clone()));
+    world.force(Kind::TailnetSite, routed);
+    assert!(world.has_effect(&of_egress), "the egress was there first");
+    assert!(!world.has_effect(&(Kind::TailnetSite, None, "old".to_owned())));
+    // Who holds a router's tag since before loses it to nobody who comes with it.
+    world.delete(&of_egress, false);
+    assert!(world.has_effect(&(Kind::TailnetSite, None, "old".to_owned())));
 }

@@ -5,6 +5,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use tailnet_crds::Kind;
 use tailnet_crds::types::Principal;
+use tailnet_policies::names;
 
 use crate::world::{OPERATOR, World, ingress, of_ingress, tailnet, with};
 
@@ -316,4 +317,100 @@ fn an_announced_rename_gives_a_tenant_nothing_of_another() {
     world.force(kind, announcing("camper", "portal", "TailnetIngress/team-a/x"));
     world.delete(&of_ingress("team-a", "x"), false);
     assert!(!world.has_effect(&of_ingress("team-b", "camper")));
+}
+
+#[test]
+fn no_spelling_takes_or_blocks_a_name_of_another_namespace() {
+    let templates = |name: &str, alias: &str| {
+        let mut tailnet = tailnet();
+        tailnet["spec"]["dns"] = json!({ "ingressNameTemplate": name, "ingressAliasTemplate": alias });
+        let mut world = World::new(tailnet);
+        for namespace in ["team-a", "a", "x", OPERATOR] {
+            world.snapshot.upsert_namespace(namespace);
+        }
+        world
+    };
+    let short = |namespace: &str, name: &str, label: Option<&str>| {
+        let mut object = ingress(namespace, name, label.unwrap_or("l"));
+        let expose = &mut object["spec"]["exposes"][0];
+        expose["alias"] = json!(true);
+        if label.is_none() {
+            expose.as_object_mut().unwrap().remove("dnsLabel");
+        }
+        object
+    };
+    let victim = |world: &mut World, what: &str| {
+        assert!(
+            world.ask(Kind::TailnetIngress, ingress("team-a", "portal", "portal")),
+            "{what}"
+        );
+        assert!(world.has_effect(&of_ingress("team-a", "portal")), "{what}");
+    };
+    // A dot in the name of an object is no further label.
+    let mut world = templates("{name}.{namespace}.example.net", "{name}.example.net");
+    assert!(world.ask(Kind::TailnetIngress, short("x", "portal.team-a", None)));
+    victim(&mut world, "a dotted name came first");
+    // The same past the webhook, and later than the incumbent.
+    world.force(Kind::TailnetIngress, short("x", "portal.team-a.example.net", None));
+    assert!(world.has_effect(&of_ingress("team-a", "portal")));
+    // Without a dot in the template a name has two readings: it is the one of the longer namespace.
+    let mut world = templates("{name}-{namespace}.example.net", "{name}.example.net");
+    assert!(!world.ask(Kind::TailnetIngress, ingress("a", "x", "portal-team")));
+    assert!(!world.ask(Kind::TailnetIngress, short("x", "y", Some("portal-team-a"))));
+    assert!(!world.ask(Kind::TailnetIngress, short("x", "portal-team-a", None)));
+    assert!(!world.ask(Kind::TailnetIngress, short("x", "portal.team-a", None)));
+    assert!(world.ask(Kind::TailnetIngress, ingress("a", "x", "other")));
+    assert!(
+        !world.ask(Kind::TailnetIngress, ingress("a", "x", "portal-team")),
+        "by an update"
+    );
+    victim(&mut world, "names that read two ways");
+    // What slips in past the webhook takes nothing from who has it.
+    world.force(Kind::TailnetIngress, ingress("a", "x", "portal-team"));
+    world.force(Kind::TailnetIngress, short("x", "portal-team-a", None));
+    assert!(world.has_effect(&of_ingress("team-a", "portal")));
+    assert!(!world.has_effect(&of_ingress("a", "x")));
+    assert!(!world.has_effect(&of_ingress("x", "portal-team-a")));
+}
+
+#[test]
+fn an_incumbent_keeps_a_name_that_reads_otherwise_when_a_namespace_comes() {
+    let mut tailnet = tailnet();
+    tailnet["spec"]["dns"] = json!({ "ingressNameTemplate": "{name}-{namespace}.example.net" });
+    let mut world = World::new(tailnet);
+    world.snapshot.upsert_namespace("a");
+    assert!(world.ask(Kind::TailnetIngress, ingress("a", "x", "portal-team")));
+    world.snapshot.upsert_namespace("team-a");
+    assert!(world.has_effect(&of_ingress("a", "x")));
+    assert!(!world.ask(Kind::TailnetIngress, ingress("team-a", "portal", "portal")));
+    let more = with(ingress("a", "x", "portal-team"), "/spec/exposes/0/port", json!(5433));
+    assert!(world.ask(Kind::TailnetIngress, more), "and may be changed");
+    assert!(world.has_effect(&of_ingress("a", "x")));
+}
+
+#[test]
+fn no_host_name_is_taken_that_is_another_namespaces() {
+    let chosen =
+        |namespace: &str, hostname: &str| with(ingress(namespace, "h", namespace), "/spec/hostname", json!(hostname));
+    let mut world = World::new(tailnet());
+    for namespace in ["team-a", "a", "b"] {
+        world.snapshot.upsert_namespace(namespace);
+    }
+    let default = names::default_ingress_hostname(None, "team-a", "portal");
+    let hash = default.rsplit('-').next().unwrap();
+    world.snapshot.upsert_namespace(hash);
+    for (namespace, hostname) in [
+        ("a", "portal-team-a"),
+        ("a", "Portal-Team-A"),
+        ("b", "portal-team-a"),
+        (hash, default.as_str()),
+    ] {
+        assert!(
+            !world.ask(Kind::TailnetIngress, chosen(namespace, hostname)),
+            "{hostname} from {namespace}"
+        );
+    }
+    assert!(world.ask(Kind::TailnetIngress, ingress("team-a", "portal", "portal")));
+    assert!(world.ask(Kind::TailnetIngress, chosen("team-a", "x-team-a")));
+    assert!(world.ask(Kind::TailnetIngress, chosen("a", "portal-a")));
 }

@@ -219,7 +219,7 @@ pub fn tailnet(name: &str) -> Value {
         Kind::Tailnet,
         None,
         name,
-        json!({"server": server, "apiSecretRef": {"name": "headscale-api"}}),
+        json!({"server": server, "apiSecretRef": {"name": "headscale-api-2"}}),
     )
 }
 
