@@ -22,7 +22,7 @@ fn wrong() -> Vec<(&'static str, &'static str, Value)> {
     address["spec"]["targets"][0]["address"] = url("postgres", "/app");
     let mut foreign = egress("quoted-foreign", "not-yet");
     foreign["spec"]["targets"][0]["address"] = url("postgr\u{e9}s", "/app");
-    // The schema takes any text here; the webhook does not.
+    // The schema leaves what has an @ to the webhook, which does not repeat it.
     let mut namespace = egress("quoted-namespace", "not-yet");
     namespace["spec"]["consumerNamespaces"] = json!([url("https", "")]);
     vec![
