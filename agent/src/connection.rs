@@ -8,13 +8,15 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tsnet::{DialError, ErrorClass, Splice, SpliceEnd};
+use tsnet::{Carried, DialError, ErrorClass, Splice};
 
 use crate::destinations::{Destination, Destinations};
 use crate::limits::{Limit, Permit, Reached};
 use crate::membership::Membership;
-use crate::metrics::{ByteLabel, ErrorLabel, Metrics, TargetLabel};
+use crate::metrics::Metrics;
 use crate::target::Target;
+use crate::until_end::until_end;
+use crate::usage::Open;
 
 /// Reason of a connection that came while the agent was no node of the tailnet.
 const NOT_JOINED: &str = "not-joined";
@@ -22,8 +24,6 @@ const NOT_JOINED: &str = "not-joined";
 pub(crate) const REJECTIONS: [&str; 4] = [NOT_JOINED, "total-limit", "target-limit", "no-backend"];
 /// Why an open connection is ended when its target goes or gets another address.
 const NOT_CONFIGURED: &str = "no target of the configuration has this address and port any more";
-/// How often the bytes of an open connection are added to the metrics.
-pub(crate) const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// What every connection needs. Clones share it.
 #[derive(Clone, Debug)]
@@ -43,11 +43,8 @@ pub(crate) struct Carrier {
 impl Carrier {
     /// Takes an accepted connection and returns at once.
     pub(crate) fn take(&self, socket: TcpStream, peer: SocketAddr, target: Arc<Target>) {
-        let label = TargetLabel {
-            target: target.name.clone(),
-        };
-        self.metrics.accepted.get_or_create(&label).inc();
-        let permit = match Limit::permit(&self.total, &target.limit) {
+        self.metrics.accepted.get_or_create(&target.usage.label()).inc();
+        let permit = match Limit::permit(&self.total, &target.usage.limit) {
             Ok(permit) => permit,
             Err(reached) => return self.reject(&socket, peer, &target, reached),
         };
@@ -55,19 +52,17 @@ impl Carrier {
         let destination = target.destination();
         match self.dial(socket, &destination) {
             Ok(splice) => {
-                target.opened();
-                self.metrics.open.get_or_create(&label).inc();
+                let open = Open::new(&target.usage, &self.metrics);
                 let carrier = self.clone();
                 self.connections.spawn(async move {
                     carrier.carry(splice, peer, &target, &destination, started).await;
-                    target.closed();
-                    carrier.metrics.open.get_or_create(&label).dec();
+                    drop(open);
                     drop::<Permit>(permit);
                 });
             }
             Err(error) => {
                 target.dialed(&destination, Err(&error));
-                self.count_rejection(&target, NOT_JOINED);
+                target.usage.count_rejection(&self.metrics, NOT_JOINED);
                 tracing::warn!(target_name = target.name, peer = %canonical(peer), error = error.message, error_class = NOT_JOINED, "connection reset");
             }
         }
@@ -98,18 +93,15 @@ impl Carrier {
         target.dialed(destination, dialed.as_ref().map(drop));
         let (address, router) = match &dialed {
             Ok(dialed) => {
-                let label = TargetLabel {
-                    target: target.name.clone(),
-                };
                 self.metrics
                     .dial_seconds
-                    .get_or_create(&label)
+                    .get_or_create(&target.usage.label())
                     .observe(dialed.took.as_secs_f64());
                 self.metrics.hedges.inc_by(u64::from(dialed.hedges));
                 (dialed.address.as_str(), dialed.peer.as_str())
             }
             Err(error) => {
-                self.count_error(target, error.class, true);
+                target.usage.count_dial_error(&self.metrics, error.class);
                 tracing::warn!(
                     target_name = target.name,
                     peer = %canonical(peer),
@@ -121,9 +113,22 @@ impl Carrier {
                 return;
             }
         };
-        let end = self.until_end(splice, target, destination).await;
+        let carried = Carried {
+            ended: splice.ended,
+            traffic: splice.traffic,
+            abort: splice.abort,
+        };
+        let removed = self.destinations.until_removed(destination);
+        let end = until_end(
+            carried,
+            &target.name,
+            &self.metrics,
+            (removed, NOT_CONFIGURED),
+            &self.abandon,
+        )
+        .await;
         if let Some(class) = end.class() {
-            self.count_error(target, class, false);
+            target.usage.count_connection_error(&self.metrics, class);
         }
         tracing::info!(
             target_name = target.name,
@@ -139,93 +144,17 @@ impl Carrier {
         );
     }
 
-    async fn until_end(&self, splice: Splice, target: &Target, destination: &Destination) -> SpliceEnd {
-        let (mut ended, traffic) = (splice.ended, splice.traffic);
-        let mut counted = Counted::default();
-        let removed = self.destinations.until_removed(destination);
-        tokio::pin!(removed);
-        let mut aborted = false;
-        loop {
-            tokio::select! {
-                () = &mut removed, if !aborted => {
-                    splice.abort.abort(NOT_CONFIGURED);
-                    aborted = true;
-                }
-                end = &mut ended => {
-                    counted.add(&self.metrics, &target.name, end.up.max(traffic.up()), end.down.max(traffic.down()));
-                    return end;
-                }
-                () = tokio::time::sleep(COUNT_EVERY) => counted.add(&self.metrics, &target.name, traffic.up(), traffic.down()),
-                () = self.abandon.cancelled() => {
-                    // The node closes now, and with it the connection, which is told here a little later.
-                    return tokio::time::timeout(COUNT_EVERY, ended).await.unwrap_or_else(|_| SpliceEnd {
-                        up: traffic.up(),
-                        down: traffic.down(),
-                        took: Duration::ZERO,
-                        error: Some(DialError { class: ErrorClass::Shutdown, message: "the drain is over".into() }),
-                    });
-                }
-            }
-        }
-    }
-
     fn reject(&self, socket: &TcpStream, peer: SocketAddr, target: &Target, reached: Reached) {
         reset(socket);
         let reason = reached.as_str();
-        self.count_rejection(target, reason);
+        target.usage.count_rejection(&self.metrics, reason);
         tracing::warn!(
             target_name = target.name,
             peer = %canonical(peer),
             error_class = reason,
-            open = target.open(),
+            open = target.usage.open(),
             "connection reset: too many are open"
         );
-    }
-
-    fn count_rejection(&self, target: &Target, reason: &'static str) {
-        self.metrics
-            .rejected
-            .get_or_create(&ErrorLabel {
-                target: target.name.clone(),
-                class: reason,
-            })
-            .inc();
-    }
-
-    fn count_error(&self, target: &Target, class: ErrorClass, dial: bool) {
-        let label = ErrorLabel {
-            target: target.name.clone(),
-            class: class.as_str(),
-        };
-        let family = if dial {
-            &self.metrics.dial_errors
-        } else {
-            &self.metrics.connection_errors
-        };
-        family.get_or_create(&label).inc();
-    }
-}
-
-/// Bytes of one connection that are in the metrics already.
-#[derive(Debug, Default)]
-pub(crate) struct Counted {
-    up: u64,
-    down: u64,
-}
-
-impl Counted {
-    pub(crate) fn add(&mut self, metrics: &Metrics, target: &str, up: u64, down: u64) {
-        let directions = [("to_tailnet", &mut self.up, up), ("from_tailnet", &mut self.down, down)];
-        for (direction, counted, now) in directions {
-            if now > *counted {
-                let label = ByteLabel {
-                    target: target.to_owned(),
-                    direction,
-                };
-                metrics.bytes.get_or_create(&label).inc_by(now - *counted);
-                *counted = now;
-            }
-        }
     }
 }
 

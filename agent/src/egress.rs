@@ -170,7 +170,7 @@ impl Egress {
         let current = self.targets.all();
         self.leaving.retain(|target| {
             let back = current.iter().any(|now| now.name == target.name);
-            if target.open() > 0 && !back {
+            if target.usage.open() > 0 && !back {
                 return true;
             }
             if !back {

@@ -31,3 +31,5 @@ pub mod metrics;
 pub mod run;
 pub mod status;
 mod target;
+mod until_end;
+mod usage;

@@ -15,7 +15,8 @@ use crate::config_file::ConfigState;
 use crate::egress::Targets;
 use crate::ingress::Exposes;
 use crate::membership::Membership;
-use crate::target::{MESSAGE_MAX, Target};
+use crate::target::Target;
+use crate::usage::MESSAGE_MAX;
 
 /// How long the name of a target may take to resolve.
 const RESOLVE: Duration = Duration::from_secs(2);
@@ -82,9 +83,9 @@ impl StatusSource {
             routed: router.is_some(),
             router,
             route_error,
-            last_dial: target.last_dial(),
-            open_connections: target.open(),
-            total_connections: target.total(),
+            last_dial: target.usage.last_dial(),
+            open_connections: target.usage.open(),
+            total_connections: target.usage.total(),
         }
     }
 }

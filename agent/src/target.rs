@@ -1,16 +1,15 @@
 //! One target: where its connections go, and what became of them. Lives on while connections of it are open.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
-use tailnet_crds::agent::{DialResult, EgressTarget};
-use tsnet::{DialError, ErrorClass};
+use tailnet_crds::agent::EgressTarget;
+use tsnet::DialError;
 
 use crate::destinations::Destination;
 use crate::limits::Limit;
-
-/// Longest message of a dial in the status.
-pub(crate) const MESSAGE_MAX: usize = 512;
+use crate::usage::Usage;
 
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -18,22 +17,16 @@ pub(crate) struct Target {
     pub(crate) name: String,
     spec: Mutex<EgressTarget>,
     pub(crate) listening: AtomicBool,
-    open: AtomicU64,
-    total: AtomicU64,
-    last_dial: Mutex<Option<DialResult>>,
-    pub(crate) limit: Limit,
+    pub(crate) usage: Arc<Usage>,
 }
 
 impl Target {
     pub(crate) fn new(spec: EgressTarget, limit: Limit) -> Target {
         Target {
             name: spec.name.clone(),
+            usage: Arc::new(Usage::new(spec.name.clone(), limit)),
             spec: Mutex::new(spec),
             listening: AtomicBool::new(false),
-            open: AtomicU64::new(0),
-            total: AtomicU64::new(0),
-            last_dial: Mutex::new(None),
-            limit,
         }
     }
 
@@ -45,7 +38,7 @@ impl Target {
     pub(crate) fn set_spec(&self, spec: EgressTarget) {
         let mut current = self.spec.lock();
         if Destination::from(&*current) != Destination::from(&spec) {
-            *self.last_dial.lock() = None;
+            self.usage.forget_dial();
         }
         *current = spec;
     }
@@ -55,55 +48,13 @@ impl Target {
         Destination::from(&*self.spec.lock())
     }
 
-    pub(crate) fn opened(&self) {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        self.total.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn closed(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn open(&self) -> u64 {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn last_dial(&self) -> Option<DialResult> {
-        self.last_dial.lock().clone()
-    }
-
     /// What became of a dial to `destination`; news only while the target still is there.
     pub(crate) fn dialed(&self, destination: &Destination, result: Result<(), &DialError>) {
         let spec = self.spec.lock();
         if Destination::from(&*spec) != *destination {
             return;
         }
-        *self.last_dial.lock() = Some(dial_result(result));
-    }
-}
-
-/// The outcome of a dial that ends now, as the status tells it.
-pub(crate) fn dial_result(result: Result<(), &DialError>) -> DialResult {
-    DialResult {
-        at: jiff::Timestamp::now()
-            .round(jiff::Unit::Millisecond)
-            .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
-            .to_string(),
-        ok: result.is_ok(),
-        error_class: result.err().map(|e| status_class(e.class).to_owned()),
-        message: result.err().map(|e| e.message.chars().take(MESSAGE_MAX).collect()),
-    }
-}
-
-/// The classes that the status format knows.
-fn status_class(class: ErrorClass) -> &'static str {
-    match class {
-        ErrorClass::Shutdown | ErrorClass::Aborted => ErrorClass::Other.as_str(),
-        class => class.as_str(),
+        self.usage.dialed(result);
     }
 }
 
@@ -132,20 +83,20 @@ mod tests {
             message: "x".repeat(2000),
         };
         target.dialed(&destination, Err(&shutdown));
-        let dial = target.last_dial().unwrap();
+        let dial = target.usage.last_dial().unwrap();
         assert_eq!(dial.error_class.as_deref(), Some("other"));
         assert_eq!(dial.message.unwrap().len(), 512);
         assert!(dial.at.ends_with('Z') && dial.at.starts_with("20"), "{}", dial.at);
         target.dialed(&destination, Ok(()));
-        assert!(target.last_dial().unwrap().message.is_none());
+        assert!(target.usage.last_dial().unwrap().message.is_none());
 
         // Of another address nothing is known, and a dial that began before says nothing about it.
         target.set_spec(EgressTarget {
             address: "192.0.2.11".into(),
             ..target.spec()
         });
-        assert_eq!(target.last_dial(), None);
+        assert_eq!(target.usage.last_dial(), None);
         target.dialed(&destination, Err(&shutdown));
-        assert_eq!(target.last_dial(), None);
+        assert_eq!(target.usage.last_dial(), None);
     }
 }

@@ -39,7 +39,15 @@ pub enum Verdict {
 type Key = (Kind, Option<String>, String);
 
 /// What decides whether an object reads differently to the rules: not its status, which the operator itself writes.
-type Fingerprint = (Option<String>, Option<i64>, bool, Option<BTreeMap<String, String>>);
+/// Neither labels nor annotations change the generation, and the organisation's policies read both.
+#[derive(PartialEq, Eq)]
+struct Fingerprint {
+    uid: Option<String>,
+    generation: Option<i64>,
+    deleting: bool,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
 
 /// The snapshot behind one lock; a verdict takes microseconds.
 pub struct Guard {
@@ -89,8 +97,13 @@ impl Guard {
         let mut seen = self.seen.lock();
         if exists {
             let meta = object.meta();
-            let deleting = meta.deletion_timestamp.is_some();
-            let fingerprint = (meta.uid.clone(), meta.generation, deleting, meta.annotations.clone());
+            let fingerprint = Fingerprint {
+                uid: meta.uid.clone(),
+                generation: meta.generation,
+                deleting: meta.deletion_timestamp.is_some(),
+                labels: meta.labels.clone(),
+                annotations: meta.annotations.clone(),
+            };
             if seen.get(&key) == Some(&fingerprint) {
                 return;
             }
@@ -396,6 +409,25 @@ mod tests {
         assert_eq!(rules(&held), ["TN202"]);
         guard.service(&taken, false);
         assert_eq!(verdict(&egress(|_| {})), Verdict::Valid);
+    }
+
+    /// Policies read labels and annotations, which change no generation; a status is the operator's own.
+    #[test]
+    fn changed_metadata_is_seen_and_a_changed_status_is_not() {
+        let guard = guard();
+        let version = |change: &dyn Fn(&mut Value)| {
+            guard.object(Kind::TailnetEgress, &egress(change), true);
+            guard.version()
+        };
+        let first = version(&|_| {});
+        assert_eq!(
+            version(&|value| value["status"] = json!({ "observedGeneration": 1 })),
+            first
+        );
+        let labelled = version(&|value| value["metadata"]["labels"] = json!({ "owner": "ann" }));
+        assert!(labelled > first, "a label");
+        let annotated = version(&|value| value["metadata"]["annotations"] = json!({ "ticket": "7" }));
+        assert!(annotated > labelled, "an annotation, and a label that is gone");
     }
 
     fn ingress(annotation: Value) -> TailnetIngress {

@@ -127,7 +127,8 @@ struct Entry {
     base: Option<Base>,
     client: Option<Arc<Client>>,
     observed: Option<Arc<Observed>>,
-    /// Ids of nodes that an earlier read had and a later one had not, oldest first. Headscale uses no id twice.
+    /// Ids of nodes that an earlier read had and a later one had not, oldest first. A Headscale whose database was put back
+    /// brings nodes back and uses ids again: what a read has is not gone.
     vanished: VecDeque<Id>,
     /// Node ids that agents named, with the first time, oldest first: a read begun later must show such a node, or it is gone.
     named: VecDeque<(String, Timestamp)>,
@@ -231,6 +232,7 @@ impl HeadscaleHub {
         if let Some(before) = &entry.observed {
             let is_there = |id: &Id| observed.nodes.iter().any(|node| node.id == *id);
             let gone = before.nodes.iter().map(|node| &node.id).filter(|id| !is_there(id));
+            entry.vanished.retain(|id| !is_there(id));
             entry.vanished.extend(gone.cloned());
             let superfluous = entry.vanished.len().saturating_sub(MOST_VANISHED);
             entry.vanished.drain(..superfluous);
@@ -339,6 +341,16 @@ mod tests {
             !hub.has_vanished("corp", "3", Timestamp::MAX),
             "it may have joined after the read"
         );
+        hub.observe("corp", observed("{}", "2026-11-30T10:00:30Z"));
+        assert!(
+            !hub.has_vanished("corp", "1", start),
+            "the database was put back, and the node with it"
+        );
+        hub.observe(
+            "corp",
+            Arc::new(Observed::new("v0.29.3".into(), Vec::new(), None, later)),
+        );
+        assert!(hub.has_vanished("corp", "1", start), "and gone once more");
         hub.forget("corp");
         assert!(!hub.has_vanished("corp", "1", start));
     }

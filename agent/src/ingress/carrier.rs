@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tsnet::{Carried, DialError, ErrorClass, Incoming, SpliceEnd};
+use tsnet::{DialError, ErrorClass, Incoming};
 
 use super::backend;
 use super::expose::{Expose, Way};
-use crate::connection::{COUNT_EVERY, Counted, millis};
+use crate::connection::millis;
 use crate::destinations::Destinations;
 use crate::limits::{Limit, Permit, Reached};
 use crate::membership::Membership;
-use crate::metrics::{ErrorLabel, Metrics, TargetLabel};
+use crate::metrics::Metrics;
+use crate::until_end::until_end;
+use crate::usage::Open;
 
 /// Reason of a connection to an expose whose Service has no address.
 pub(crate) const NO_BACKEND: &str = "no-backend";
@@ -77,8 +79,8 @@ impl Carrier {
 
     /// Takes a connection to a tcp expose and returns at once.
     pub(crate) fn take_tcp(&self, incoming: Incoming, expose: &Arc<Expose>) {
-        self.metrics.accepted.get_or_create(&label(expose)).inc();
-        let permit = match Limit::permit(&self.total, &expose.limit) {
+        self.metrics.accepted.get_or_create(&expose.usage.label()).inc();
+        let permit = match Limit::permit(&self.total, &expose.usage.limit) {
             Ok(permit) => permit,
             Err(reached) => return self.reject(&incoming.source, expose, reached),
         };
@@ -87,7 +89,7 @@ impl Carrier {
         };
         let (carrier, expose) = (self.clone(), expose.clone());
         self.connections.spawn(async move {
-            let open = Open::new(&carrier, &expose);
+            let open = Open::new(&expose.usage, &carrier.metrics);
             carrier.carry(incoming, &expose, backend).await;
             drop(open);
             drop::<Permit>(permit);
@@ -109,7 +111,7 @@ impl Carrier {
         let carried = match dialed {
             Ok(carried) => carried,
             Err(error) => {
-                self.count_error(expose, error.class, true);
+                expose.usage.count_dial_error(&self.metrics, error.class);
                 tracing::warn!(
                     target_name = expose.name,
                     peer = peer.source,
@@ -125,11 +127,23 @@ impl Carrier {
         };
         self.metrics
             .dial_seconds
-            .get_or_create(&label(expose))
+            .get_or_create(&expose.usage.label())
             .observe(started.elapsed().as_secs_f64());
-        let end = self.until_end(carried, expose, backend).await;
+        let way = Way::Backend {
+            port: expose.port(),
+            backend,
+        };
+        let removed = self.ways.until_removed(&way);
+        let end = until_end(
+            carried,
+            &expose.name,
+            &self.metrics,
+            (removed, NOT_CONFIGURED),
+            &self.abandon,
+        )
+        .await;
         if let Some(class) = end.class() {
-            self.count_error(expose, class, false);
+            expose.usage.count_connection_error(&self.metrics, class);
         }
         tracing::info!(
             target_name = expose.name,
@@ -146,106 +160,20 @@ impl Carrier {
         );
     }
 
-    async fn until_end(&self, carried: Carried, expose: &Expose, backend: SocketAddr) -> SpliceEnd {
-        let Carried {
-            mut ended,
-            traffic,
-            abort,
-        } = carried;
-        let way = Way::Backend {
-            port: expose.port(),
-            backend,
-        };
-        let removed = self.ways.until_removed(&way);
-        tokio::pin!(removed);
-        let (mut counted, mut aborted) = (Counted::default(), false);
-        loop {
-            tokio::select! {
-                () = &mut removed, if !aborted => {
-                    abort.abort(NOT_CONFIGURED);
-                    aborted = true;
-                }
-                end = &mut ended => {
-                    counted.add(&self.metrics, &expose.name, end.up.max(traffic.up()), end.down.max(traffic.down()));
-                    return end;
-                }
-                () = tokio::time::sleep(COUNT_EVERY) => {
-                    counted.add(&self.metrics, &expose.name, traffic.up(), traffic.down());
-                }
-                () = self.abandon.cancelled() => {
-                    // The node closes now, and with it the connection, which is told here a little later.
-                    return tokio::time::timeout(COUNT_EVERY, ended).await.unwrap_or_else(|_| SpliceEnd {
-                        up: traffic.up(),
-                        down: traffic.down(),
-                        took: Duration::ZERO,
-                        error: Some(DialError { class: ErrorClass::Shutdown, message: "the drain is over".into() }),
-                    });
-                }
-            }
-        }
-    }
-
     /// A connection that is one too many.
     pub(crate) fn reject(&self, source: &str, expose: &Expose, reached: Reached) {
         self.count_rejection(source, expose, reached.as_str(), "too many are open");
     }
 
     fn count_rejection(&self, source: &str, expose: &Expose, class: &'static str, why: &str) {
-        let label = ErrorLabel {
-            target: expose.name.clone(),
-            class,
-        };
-        self.metrics.rejected.get_or_create(&label).inc();
+        expose.usage.count_rejection(&self.metrics, class);
         tracing::warn!(
             target_name = expose.name,
             peer = source,
             error_class = class,
-            open = expose.open(),
+            open = expose.usage.open(),
             "connection reset: {why}"
         );
-    }
-
-    pub(crate) fn count_error(&self, expose: &Expose, class: ErrorClass, dial: bool) {
-        let label = ErrorLabel {
-            target: expose.name.clone(),
-            class: class.as_str(),
-        };
-        let family = if dial {
-            &self.metrics.dial_errors
-        } else {
-            &self.metrics.connection_errors
-        };
-        family.get_or_create(&label).inc();
-    }
-}
-
-/// Counts one connection as open until it is dropped.
-pub(crate) struct Open {
-    expose: Arc<Expose>,
-    metrics: Metrics,
-}
-
-impl Open {
-    pub(crate) fn new(carrier: &Carrier, expose: &Arc<Expose>) -> Open {
-        expose.opened();
-        carrier.metrics.open.get_or_create(&label(expose)).inc();
-        Open {
-            expose: expose.clone(),
-            metrics: carrier.metrics.clone(),
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.expose.closed();
-        self.metrics.open.get_or_create(&label(&self.expose)).dec();
-    }
-}
-
-pub(crate) fn label(expose: &Expose) -> TargetLabel {
-    TargetLabel {
-        target: expose.name.clone(),
     }
 }
 

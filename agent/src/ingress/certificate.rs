@@ -18,7 +18,7 @@ use tailnet_crds::agent::{AgentCertificate, CertificateCause, CertificateProblem
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-use crate::target::MESSAGE_MAX;
+use crate::usage::MESSAGE_MAX;
 
 /// Protocols of the agent's TLS, best first.
 pub(crate) const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];

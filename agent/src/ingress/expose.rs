@@ -1,16 +1,17 @@
 //! One expose: where its connections go, and what became of them. Lives on while connections of it are open.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tailnet_crds::agent::{AgentExpose, BackendAddress, DialResult, IngressExpose};
+use tailnet_crds::agent::{AgentExpose, BackendAddress, IngressExpose};
 use tsnet::DialError;
 
 use super::http::upstream::Upstreams;
 use crate::limits::Limit;
-use crate::target::{MESSAGE_MAX, dial_result};
+use crate::usage::{MESSAGE_MAX, Usage};
 
 /// What a connection was allowed by: it ends when no expose of the configuration gives this any more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,10 +47,7 @@ pub(crate) struct Expose {
     spec: Mutex<IngressExpose>,
     listening: AtomicBool,
     error: Mutex<Option<String>>,
-    open: AtomicU64,
-    total: AtomicU64,
-    last_dial: Mutex<Option<DialResult>>,
-    pub(crate) limit: Limit,
+    pub(crate) usage: Arc<Usage>,
     /// Connections to the backend of an http expose.
     pub(crate) upstreams: Upstreams,
 }
@@ -58,13 +56,10 @@ impl Expose {
     pub(crate) fn new(spec: IngressExpose, limit: Limit, dial_timeout: Duration) -> Expose {
         Expose {
             name: spec.name.clone(),
+            usage: Arc::new(Usage::new(spec.name.clone(), limit)),
             spec: Mutex::new(spec),
             listening: AtomicBool::new(false),
             error: Mutex::new(None),
-            open: AtomicU64::new(0),
-            total: AtomicU64::new(0),
-            last_dial: Mutex::new(None),
-            limit,
             upstreams: Upstreams::new(dial_timeout),
         }
     }
@@ -86,7 +81,7 @@ impl Expose {
     pub(crate) fn set_spec(&self, spec: IngressExpose) {
         let mut current = self.spec.lock();
         if current.backend != spec.backend {
-            *self.last_dial.lock() = None;
+            self.usage.forget_dial();
         }
         *current = spec;
     }
@@ -101,24 +96,11 @@ impl Expose {
         self.error.lock().clone()
     }
 
-    pub(crate) fn opened(&self) {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        self.total.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn closed(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn open(&self) -> u64 {
-        self.open.load(Ordering::Relaxed)
-    }
-
     /// What became of a dial to `backend`; news only while the expose still leads there.
     pub(crate) fn dialed(&self, backend: SocketAddr, result: Result<(), &DialError>) {
         let spec = self.spec.lock();
         if spec.backend.as_ref().and_then(address) == Some(backend) {
-            *self.last_dial.lock() = Some(dial_result(result));
+            self.usage.dialed(result);
         }
     }
 
@@ -127,9 +109,9 @@ impl Expose {
             name: self.name.clone(),
             listening: self.listening.load(Ordering::Relaxed),
             error: self.error().map(|error| error.chars().take(MESSAGE_MAX).collect()),
-            last_dial: self.last_dial.lock().clone(),
-            open_connections: self.open(),
-            total_connections: self.total.load(Ordering::Relaxed),
+            last_dial: self.usage.last_dial(),
+            open_connections: self.usage.open(),
+            total_connections: self.usage.total(),
         }
     }
 }

@@ -246,7 +246,7 @@ impl Ingress {
         let current = self.exposes.all();
         self.leaving.retain(|expose| {
             let back = current.iter().any(|now| now.name == expose.name);
-            if expose.open() > 0 && !back {
+            if expose.usage.open() > 0 && !back {
                 return true;
             }
             if !back {

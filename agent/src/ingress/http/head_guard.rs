@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -59,12 +59,19 @@ pub(crate) struct Head {
 pub(crate) struct Heads {
     queue: Arc<Mutex<VecDeque<Head>>>,
     tunnel: Arc<AtomicBool>,
+    /// Requests that have an answer which leaves the connection with HTTP.
+    answered: Arc<AtomicU64>,
 }
 
 impl Heads {
     /// The head of the request that the service is called with now.
     pub(crate) fn next(&self) -> Option<Head> {
         self.queue.lock().pop_front()
+    }
+
+    /// A request has its answer, and it was not the change to another protocol: what came behind it is HTTP.
+    pub(crate) fn answered(&self) {
+        self.answered.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The connection is another protocol's from here on.
@@ -107,6 +114,10 @@ struct Parser {
     output: Vec<u8>,
     sent: usize,
     started: Option<Instant>,
+    /// Heads that were passed on or refused.
+    heads: u64,
+    /// The last of them asks for another protocol: whether what follows it is HTTP is known only with its answer.
+    asks_upgrade: bool,
 }
 
 impl<S> HeadGuard<S> {
@@ -120,6 +131,8 @@ impl<S> HeadGuard<S> {
                 output: Vec::new(),
                 sent: 0,
                 started: None,
+                heads: 0,
+                asks_upgrade: false,
             },
             scratch: vec![0; READ].into_boxed_slice(),
             end: false,
@@ -148,6 +161,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeadGuard<S> {
             if this.parser.state == State::Tunnel {
                 return Pin::new(&mut this.inner).poll_read(cx, buf);
             }
+            if this.parser.waits(&this.heads) {
+                // The server asks again when it has answered, so nobody needs to be woken.
+                if this.parser.input.len() >= MAX_HEAD || (this.end && !this.parser.input.is_empty()) {
+                    return Poll::Pending;
+                }
+            } else if !this.parser.input.is_empty() && this.parser.asks_upgrade {
+                this.parser.asks_upgrade = false;
+                this.parser.work(&this.heads)?;
+                if this.end {
+                    this.parser.end();
+                }
+                continue;
+            }
             if this.end {
                 return Poll::Ready(Ok(()));
             }
@@ -156,11 +182,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeadGuard<S> {
             let bytes = read.filled();
             if bytes.is_empty() {
                 this.end = true;
-                // What is incomplete is the server's to judge.
-                let rest = std::mem::take(&mut this.parser.input);
-                if this.parser.state != State::Refused {
-                    this.parser.output = rest;
-                    this.parser.sent = 0;
+                if !this.parser.waits(&this.heads) {
+                    this.parser.end();
                 }
                 continue;
             }
@@ -220,11 +243,24 @@ impl Parser {
         true
     }
 
+    /// Whether a request that asks for another protocol has no answer yet: until then nothing behind it is looked at.
+    fn waits(&self, heads: &Heads) -> bool {
+        self.asks_upgrade && self.state == State::Head && heads.answered.load(Ordering::Acquire) < self.heads
+    }
+
+    /// Nothing comes any more: what is incomplete is the server's to judge.
+    fn end(&mut self) {
+        let rest = std::mem::take(&mut self.input);
+        if self.state != State::Refused {
+            self.output.extend_from_slice(&rest);
+        }
+    }
+
     /// Moves what is good from input to output. An error is a broken body: nothing can be answered to it.
     fn work(&mut self, heads: &Heads) -> io::Result<()> {
         let mut input = std::mem::take(&mut self.input);
         let mut at = 0;
-        while at < input.len() && self.state != State::Refused {
+        while at < input.len() && self.state != State::Refused && !self.waits(heads) {
             let rest = &input[at..];
             let used = match self.state {
                 State::Head => self.head(rest, heads),
@@ -270,14 +306,16 @@ impl Parser {
             Ok(None) => return 0,
             Ok(Some(length)) => match check_head(&rest[..length]) {
                 Err(refusal) => (Some(refusal), rest.len()),
-                Ok(body) => {
+                Ok(checked) => {
                     self.output.extend_from_slice(&rest[..length]);
-                    self.state = body;
+                    self.state = checked.body;
+                    self.asks_upgrade = checked.asks_upgrade;
                     (None, length)
                 }
             },
         };
         self.started = None;
+        self.heads += 1;
         heads.queue.lock().push_back(Head { started, refusal });
         if refusal.is_some() {
             self.output.extend_from_slice(STAND_IN);
@@ -398,13 +436,20 @@ const URI_TOO_LONG: Refusal = Refusal {
     reason: "uri-too-long",
 };
 
-/// Checks a whole head; gives the framing of its body.
-fn check_head(head: &[u8]) -> Result<State, Refusal> {
+/// What a good head says of the bytes behind it.
+struct Checked {
+    /// The framing of its body.
+    body: State,
+    asks_upgrade: bool,
+}
+
+/// Checks a whole head.
+fn check_head(head: &[u8]) -> Result<Checked, Refusal> {
     let mut lines = head
         .split(|byte| *byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let http_11 = request_line(lines.next().unwrap_or_default())?;
-    let (mut hosts, mut length, mut chunked, mut count) = (0, None, None, 0);
+    let (mut hosts, mut length, mut chunked, mut count, mut asks_upgrade) = (0, None, None, 0, false);
     for text in lines.take_while(|line| !line.is_empty()) {
         count += 1;
         if count > MAX_HEADERS {
@@ -426,6 +471,8 @@ fn check_head(head: &[u8]) -> Result<State, Refusal> {
                 return Err(bad("transfer-encoding"));
             }
             chunked = Some(());
+        } else if name.eq_ignore_ascii_case(b"upgrade") {
+            asks_upgrade = http_11;
         }
     }
     match hosts {
@@ -433,12 +480,13 @@ fn check_head(head: &[u8]) -> Result<State, Refusal> {
         0 => return Err(bad("no-host")),
         _ => return Err(bad("two-hosts")),
     }
-    match (chunked, length) {
-        (Some(()), Some(_)) => Err(bad("two-lengths")),
-        (Some(()), None) => Ok(State::ChunkLine),
-        (None, Some(0) | None) => Ok(State::Head),
-        (None, Some(length)) => Ok(State::Sized(length)),
-    }
+    let body = match (chunked, length) {
+        (Some(()), Some(_)) => return Err(bad("two-lengths")),
+        (Some(()), None) => State::ChunkLine,
+        (None, Some(0) | None) => State::Head,
+        (None, Some(length)) => State::Sized(length),
+    };
+    Ok(Checked { body, asks_upgrade })
 }
 
 /// Whether the request is of HTTP/1.1 (else 1.0).

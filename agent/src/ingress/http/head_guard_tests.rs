@@ -8,6 +8,8 @@ async fn seen(bytes: &[u8], piece: usize) -> (io::Result<Vec<u8>>, Vec<Option<Re
     let heads = Heads::default();
     let pieces: Vec<&[u8]> = bytes.chunks(piece.max(1)).collect();
     let mut mock = tokio_test_reader(&pieces);
+    // No request is waited for: each is answered before the next one is looked at.
+    heads.answered.store(u64::MAX, Ordering::Release);
     let mut guard = HeadGuard::new(&mut mock, heads.clone());
     let mut out = Vec::new();
     let result = guard.read_to_end(&mut out).await;
@@ -180,6 +182,50 @@ fn an_upgraded_connection_is_left_alone() {
         guard.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"early\n\0\n");
     });
+}
+
+const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n";
+
+/// A guard around `bytes` in one piece, of which the server has read a request that asks for another protocol.
+async fn asked<'a>(bytes: &'a [u8], heads: &Heads) -> HeadGuard<Pieces<'a>> {
+    let mut guard = HeadGuard::new(tokio_test_reader(&[bytes]), heads.clone());
+    let mut head = vec![0; UPGRADE.len()];
+    guard.read_exact(&mut head).await.unwrap();
+    assert_eq!(head, UPGRADE);
+    assert!(
+        futures::poll!(Box::pin(guard.read_u8())).is_pending(),
+        "what follows has no meaning yet"
+    );
+    guard
+}
+
+/// A client that does not wait for the 101 loses nothing, and nothing of its own bytes is taken for a request.
+#[tokio::test]
+async fn bytes_sent_before_the_upgrade_are_not_read_as_a_request() {
+    for early in [&b"\0early\n"[..], b"GET / HTTP/1.1\r\nbad\r\n\r\n"] {
+        let heads = Heads::default();
+        let bytes = [UPGRADE, early].concat();
+        let mut guard = asked(&bytes, &heads).await;
+        heads.upgraded();
+        let mut rest = Vec::new();
+        guard.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, early);
+        assert_eq!(heads.queue.lock().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn after_a_declined_upgrade_the_next_request_is_checked() {
+    let heads = Heads::default();
+    let good = b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+    let bytes = [UPGRADE, good, b"GET / HTTP/1.1\nHost: a\n\n"].concat();
+    let mut guard = asked(&bytes, &heads).await;
+    heads.answered();
+    let mut rest = Vec::new();
+    guard.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, [&good[..], STAND_IN].concat());
+    let refused: Vec<bool> = heads.queue.lock().iter().map(|head| head.refusal.is_some()).collect();
+    assert_eq!(refused, [false, false, true]);
 }
 
 proptest! {

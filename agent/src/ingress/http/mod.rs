@@ -31,11 +31,12 @@ use tsnet::Incoming;
 use self::head_guard::{HeadGuard, Heads, MAX_HEADERS};
 use self::host::canonical;
 use self::proxy::Service;
-use super::carrier::{Carrier, Open, label};
+use super::carrier::Carrier;
 use super::certificate::{ALPN, Certificate, provider};
 use super::expose::{Expose, Way};
 use crate::limits::Reached;
 use crate::metrics::ErrorLabel;
+use crate::usage::Open;
 
 /// How long the handshake may take, from accept to the end of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -160,7 +161,7 @@ async fn shake_hands(carrier: &Carrier, incoming: Incoming, site: &Site) -> Resu
             format!("the peer asked for {name}, which is none of this port's"),
         ));
     };
-    carrier.metrics.accepted.get_or_create(&label(&expose)).inc();
+    carrier.metrics.accepted.get_or_create(&expose.usage.label()).inc();
     match start.into_stream(site.certificate.config.clone()).await {
         Ok(tls) => Ok(Accepted { tls, name, expose }),
         Err(error) => Err(Failure {
@@ -222,10 +223,10 @@ fn refusing() -> Result<Arc<ServerConfig>, Failure> {
 
 async fn serve(carrier: &Carrier, accepted: Accepted, port: u16, source: &str, total: OwnedSemaphorePermit) {
     let Accepted { tls, name, expose } = accepted;
-    let Some(permit) = expose.limit.one() else {
+    let Some(permit) = expose.usage.limit.one() else {
         return carrier.reject(source, &expose, Reached::Target);
     };
-    let open = Open::new(carrier, &expose);
+    let open = Open::new(&expose.usage, &carrier.metrics);
     let http2 = tls.get_ref().1.alpn_protocol() == Some(ALPN[0]);
     let service = Service {
         carrier: carrier.clone(),

@@ -79,6 +79,7 @@ impl Service {
             upgraded: None,
         };
         if let Some(Refusal { status, reason }) = refusal {
+            self.stays_http();
             // The request that was read is a stand-in.
             entry.method = "-".to_owned();
             entry.path = "-".to_owned();
@@ -102,10 +103,17 @@ impl Service {
             }
             Err(answer) => own_response(answer, entry),
         };
+        self.stays_http();
         if http2 {
             headers::strip_hop_by_hop(response.headers_mut(), false);
         }
         Ok(response)
+    }
+
+    fn stays_http(&self) {
+        if let Some(heads) = &self.heads {
+            heads.answered();
+        }
     }
 
     async fn forward(
@@ -238,7 +246,7 @@ impl Service {
         if let Some(connect) = cause::<ConnectError>(error) {
             let dial = connect.as_dial_error();
             self.expose.dialed(upstream.address, Err(&dial));
-            self.carrier.count_error(&self.expose, dial.class, true);
+            self.expose.usage.count_dial_error(&self.carrier.metrics, dial.class);
             let (status, reason) = match connect {
                 ConnectError::Tls { .. } => (StatusCode::BAD_GATEWAY, "backend-tls"),
                 ConnectError::Dial(_) => match dial.class {
@@ -256,7 +264,9 @@ impl Service {
             Some(hyper) if hyper.is_user() => "client-gone",
             _ => "backend-reset",
         };
-        self.carrier.count_error(&self.expose, tsnet::ErrorClass::Reset, false);
+        self.expose
+            .usage
+            .count_connection_error(&self.carrier.metrics, tsnet::ErrorClass::Reset);
         own(StatusCode::BAD_GATEWAY, reason, detail)
     }
 
