@@ -79,7 +79,9 @@ async fn grpc(bed: &Bed) {
 async fn upgrade(bed: &Bed) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
     let mut tls = bed.tls(NAME, &["http/1.1"]).await.unwrap();
     let request = format!("GET /upgrade HTTP/1.1\r\nHost: {NAME}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
-    tls.write_all(request.as_bytes()).await.unwrap();
+    // A client that does not wait for the 101, and bytes that no HTTP parser would take.
+    let early = b"\0early\n\n";
+    tls.write_all(&[request.as_bytes(), early].concat()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\nhello\n") {
         let mut byte = [0];
@@ -90,7 +92,9 @@ async fn upgrade(bed: &Bed) -> tokio_rustls::client::TlsStream<tokio::net::TcpSt
     let text = String::from_utf8_lossy(&head);
     assert!(text.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{text}");
     assert!(text.contains("upgrade: echo\r\n"), "{text}");
-    // Bytes that no HTTP parser would take.
+    let mut back = vec![0; early.len()];
+    within(tls.read_exact(&mut back)).await.unwrap();
+    assert_eq!(back, early);
     for message in [b"\x81\x00\n\r\n\r\n\0".as_slice(), b"GET / HTTP/1.1\nX\n\n"] {
         tls.write_all(message).await.unwrap();
         let mut back = vec![0; message.len()];
