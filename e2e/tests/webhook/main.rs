@@ -22,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use http::Method;
 use installed::{Caller, NAMESPACE, Webhook, clear, cluster, egress, item, site, tailnet, uninstall};
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tailnet_crds::Kind;
 use tailnet_e2e::{Cluster, Exit, one_at_a_time, wait_for};
 use tailnet_webhook::tls::authority::SECRET_NAME;
@@ -36,6 +36,22 @@ fn wait_known(caller: &Caller, tailnet: &str) -> Result<()> {
             let answer = caller.create(&site("known-yet", &["203.0.113.0/24"], tailnet), true)?;
             ensure!(
                 answer.warnings.iter().all(|text| !text.contains("[TN001]")),
+                "{answer:?}"
+            );
+            Ok(())
+        },
+    )
+}
+
+/// Waits until a dry run of `object` is refused by the rule `id`: the webhook's watches have what that takes.
+fn wait_refused(caller: &Caller, object: &Value, id: &str) -> Result<()> {
+    wait_for(
+        &format!("a dry run is refused by {id}"),
+        Duration::from_secs(10),
+        || {
+            let answer = caller.create(object, true)?;
+            ensure!(
+                answer.status == 422 && answer.message().contains(&format!("[{id}]")),
                 "{answer:?}"
             );
             Ok(())
@@ -246,14 +262,7 @@ fn an_api_server_that_restarts_is_followed_again() -> Result<()> {
     assert!(webhook.process.is_running());
     // The watches came back by themselves, and what they missed is known.
     cluster.apply(&site("lab", &["198.51.100.0/24"], "after").to_string())?;
-    wait_for("the new site is known", Duration::from_secs(10), || {
-        let answer = caller.create(&site("lab-2", &["198.51.100.0/25"], "after"), true)?;
-        ensure!(
-            answer.status == 422 && answer.message().contains("[TN403]"),
-            "{answer:?}"
-        );
-        Ok(())
-    })
+    wait_refused(&caller, &site("lab-2", &["198.51.100.0/25"], "after"), "TN403")
 }
 
 #[test]

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tailnet_e2e::{Cluster, binaries, one_at_a_time, tools::Tool, wait_for};
 
-use crate::installed::{Caller, NAMESPACE, Webhook, egress, site, tailnet};
-use crate::{cluster, start_over, wait_known};
+use crate::installed::{NAMESPACE, Webhook, egress, site, tailnet};
+use crate::{cluster, start_over, wait_known, wait_refused};
 
 /// Text of the examples, by file.
 fn examples() -> Result<Vec<String>> {
@@ -45,18 +45,6 @@ fn owned(name: &str, owner: &str) -> Value {
     site
 }
 
-/// Waits until a dry run is refused by a policy.
-fn wait_refused(caller: &Caller, object: &Value, id: &str) -> Result<()> {
-    wait_for(&format!("{id} is in force"), Duration::from_secs(10), || {
-        let answer = caller.create(object, true)?;
-        ensure!(
-            answer.status == 422 && answer.message().contains(&format!("[{id}]")),
-            "{answer:?}"
-        );
-        Ok(())
-    })
-}
-
 #[test]
 fn the_examples_hold_and_what_does_not_compile_is_refused() -> Result<()> {
     let _turn = one_at_a_time();
@@ -67,14 +55,7 @@ fn the_examples_hold_and_what_does_not_compile_is_refused() -> Result<()> {
     cluster.apply(&tailnet("corp").to_string())?;
     wait_known(&caller, "corp")?;
     cluster.apply(&owned("before", "somebody").to_string())?;
-    wait_for("the site is known", Duration::from_secs(10), || {
-        let answer = caller.create(&owned("overlaps", "network"), true)?;
-        ensure!(
-            answer.status == 422 && answer.message().contains("[TN403]"),
-            "{answer:?}"
-        );
-        Ok(())
-    })?;
+    wait_refused(&caller, &owned("overlaps", "network"), "TN403")?;
 
     for example in examples()? {
         let output = cluster.kubectl_with_input(&["apply", "-f", "-"], &example)?;

@@ -8,7 +8,7 @@ use tailnet_crds::{API_VERSION, Kind};
 use tailnet_e2e::{Cluster, Output, one_at_a_time};
 
 use crate::installed::{NAMESPACE, Webhook, clear, cluster, egress, except, item, site, tailnet};
-use crate::{start_over, wait_known};
+use crate::{start_over, wait_known, wait_refused};
 
 /// Whose requests no webhook sees.
 const BYPASS: &str = "bypass";
@@ -40,6 +40,7 @@ fn a_wrong_change_is_refused_by_every_verb_and_a_right_one_by_none() -> Result<(
     let right = |n: u8| site("mine", &[&format!("192.0.2.{n}/32")], "corp");
     let wrong = site("mine", &["198.51.100.128/25"], "corp");
     let prefixes = |object: &Value| json!({"spec": {"prefixes": object["spec"]["prefixes"]}});
+    wait_refused(&caller, &wrong, "TN403")?;
     let stored = || -> Result<Value> { Ok(caller.get(&wrong)?.body["spec"]["prefixes"].clone()) };
 
     // create: by POST, with a generated name, by both kinds of apply; each first as a dry run
