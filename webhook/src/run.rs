@@ -129,7 +129,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         reached: reached.clone(),
         readiness: readiness.clone(),
     };
-    let mut arming = tokio::spawn(arming.run(ending.stop.clone()));
+    // Not until the end: what is installed while this Pod still answers its last calls is another installation's.
+    let mut arming = tokio::spawn(arming.run(ending.closing.clone()));
     let access = Arc::new(Reviews::new(client.clone()));
     let reviewer = Reviewer::new(snapshot, Arc::new(ApiServer(client)), audit, metrics)
         .with_access(access)

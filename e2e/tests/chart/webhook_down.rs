@@ -96,7 +96,7 @@ fn slipped(name: &str) -> String {
             "tailnetRef": {"name": "demo"},
             "tag": "tag:egress-team-a",
             "consumerNamespaces": [TEAM],
-            "targets": [{"name": "slipped-db", "address": "localhost", "port": 5432}],
+            "targets": [{"name": "slipped-db", "address": "admin@192.0.2.10", "port": 5432}],
         },
     })
     .to_string()
