@@ -56,7 +56,7 @@ pub fn holds(bed: &Bed) -> Result<()> {
     let done = bed
         .cluster
         .kubectl_with_input(&["create", "-f", "-"], &slipped("slipped-2"))?;
-    ensure!(done.failure()?.contains("TN203"), "{}", done.stderr);
+    ensure!(done.failure()?.contains("TN206"), "{}", done.stderr);
     verdict_on_slipped(bed)?;
     bed.kubectl(&["-n", OPERATOR, "delete", "tailnetegress", "slipped"])?;
     bed.expect_ready()?;
@@ -86,7 +86,7 @@ fn ingress_in_doomed() -> Value {
     })
 }
 
-/// An egress that the schema lets through and a rule does not.
+/// An egress that the schema lets through (it does not know the cluster's domain) and a rule does not.
 fn slipped(name: &str) -> String {
     json!({
         "apiVersion": "tsunaro.io/v1alpha1",
@@ -96,7 +96,7 @@ fn slipped(name: &str) -> String {
             "tailnetRef": {"name": "demo"},
             "tag": "tag:egress-team-a",
             "consumerNamespaces": [TEAM],
-            "targets": [{"name": "slipped-db", "address": "admin@192.0.2.10", "port": 5432}],
+            "targets": [{"name": "slipped-db", "address": "192.0.2.10", "port": 5432, "aliases": ["db.team-b.svc.cluster.local"]}],
         },
     })
     .to_string()
@@ -229,7 +229,7 @@ fn verdict_on_slipped(bed: &Bed) -> Result<()> {
         let egress = bed.get(&["-n", OPERATOR, "tailnetegress", "slipped"])?;
         let accepted = condition(&egress, "Accepted").context("no condition Accepted yet")?;
         ensure!(
-            accepted["status"] == "False" && text(&accepted["message"]).contains("TN203"),
+            accepted["status"] == "False" && text(&accepted["message"]).contains("TN206"),
             "{accepted}"
         );
         Ok::<_, anyhow::Error>(())
