@@ -1,5 +1,7 @@
 //! A Kubernetes client that goes by [`ApiClock`]: it checks the API server's certificate by it and tells it every `Date`.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
 use http::Response;
@@ -74,7 +76,7 @@ pub fn client(config: Config, clock: &ApiClock) -> Result<Client, ClientError> {
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .layer(MapResponseLayer::new(listening(clock)))
-        .map_err(BoxError::from)
+        .map_err(watching(clock))
         .service(http);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
@@ -89,6 +91,33 @@ fn listening<B>(clock: &ApiClock) -> impl Fn(Response<B>) -> Response<B> + Clone
         }
         response
     }
+}
+
+/// Tells `clock` of handshakes that failed for the time.
+fn watching(
+    clock: &ApiClock,
+) -> impl Fn(hyper_util::client::legacy::Error) -> BoxError + Clone + Send + Sync + 'static {
+    let clock = clock.clone();
+    move |error| {
+        if is_about_time(&error) {
+            clock.failed_for_the_time();
+        }
+        error.into()
+    }
+}
+
+/// Whether `error` comes from a certificate that has ended or not begun.
+fn is_about_time(error: &(dyn Error + 'static)) -> bool {
+    use rustls::CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    if let Some(rustls::Error::InvalidCertificate(fault)) = error.downcast_ref() {
+        return matches!(
+            fault,
+            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }
+        );
+    }
+    // An io::Error does not count what it carries among its sources.
+    let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    carried.is_some_and(|inner| is_about_time(inner)) || error.source().is_some_and(is_about_time)
 }
 
 fn https(config: &Config, clock: &ApiClock) -> Result<HttpsConnector<HttpConnector>, ClientError> {

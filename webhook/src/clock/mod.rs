@@ -3,30 +3,41 @@
 //! The API server is who checks our certificate, so its clock decides when one begins and ends, and all replicas agree on it.
 //! This machine's clock may be wrong by months (a node without NTP, a flat battery): it must neither break admission nor
 //! rotate certificates in a loop. Each answer's `Date` says what time it is there ([`client`]); between answers the time
-//! goes on with the monotonic clock, which no correction of the machine's clock moves.
+//! goes on with a clock that no correction of the machine's moves ([`moment`]).
+//!
+//! What an answer told is not believed for ever either: one wrong `Date` must not shut this process out. When handshakes fail
+//! for the time, or no answer has come for a while, the other clocks count again beside it.
 
 pub mod client;
+pub mod moment;
 mod token;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::time_provider::TimeProvider;
 use rustls_pki_types::UnixTime;
 
+use moment::{Moment, later};
 pub use token::Token;
 
 /// A difference up to this is nothing to talk about: the machine's clock counts then, which is finer than a `Date`.
 const QUIET: SignedDuration = SignedDuration::from_mins(1);
 /// A token that is this much older or newer than the machine's clock says is a hint that the clock is wrong: kubelet renews
-/// it within the hour.
+/// it within the hour. Times that are nearer than this are one and the same to a handshake.
 const TOKEN_AGE: SignedDuration = SignedDuration::from_hours(1);
+/// No token that kubelet renews is older.
+const OLDEST_TOKEN: SignedDuration = SignedDuration::from_hours(24);
 /// No API server that runs this software lives outside these years: such a `Date` is a fault of something in between.
 const YEARS: (i16, i16) = (2025, 2125);
+/// So many handshakes that fail for the time, and what was heard before is in doubt.
+const FAILURES: u32 = 2;
+/// So long without an answer, and what was heard is in doubt: the certificate keeper asks every half minute.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// The API server's time, as far as its answers told it; until the first one, this machine's. Clones share it.
 #[derive(Clone, Default)]
@@ -36,22 +47,41 @@ pub struct ApiClock(Arc<Shared>);
 struct Shared {
     heard: Mutex<Option<Heard>>,
     token: OnceLock<Token>,
-    handshakes: AtomicUsize,
+    /// Handshakes since the last answer that failed for the time.
+    failures: AtomicU32,
+    /// Times that were given to handshakes while there was a choice.
+    turns: AtomicU64,
     difference: OnceLock<Gauge>,
 }
 
 struct Heard {
     date: Timestamp,
-    at: Instant,
+    at: Moment,
     /// The difference to this machine's clock that was last written to the log.
     told: SignedDuration,
 }
 
-impl Heard {
-    fn now(&self) -> Timestamp {
-        let since = SignedDuration::try_from(self.at.elapsed()).unwrap_or(SignedDuration::MAX);
-        self.date.checked_add(since).unwrap_or(Timestamp::MAX)
+/// What this machine's clocks show.
+#[derive(Clone, Copy)]
+struct Machine {
+    time: Timestamp,
+    moment: Moment,
+}
+
+impl Machine {
+    fn now() -> Self {
+        Self {
+            time: Timestamp::now(),
+            moment: Moment::now(),
+        }
     }
+}
+
+/// What was heard, brought up to now.
+#[derive(Clone, Copy)]
+struct Known {
+    time: Timestamp,
+    doubted: bool,
 }
 
 impl fmt::Debug for ApiClock {
@@ -63,16 +93,20 @@ impl fmt::Debug for ApiClock {
 impl ApiClock {
     /// The time at the API server.
     pub fn now(&self) -> Timestamp {
-        let machine = Timestamp::now();
-        match self.heard() {
-            Some(heard) if heard.duration_since(machine).abs() > QUIET => heard,
-            _ => machine,
+        self.at(Machine::now())
+    }
+
+    fn at(&self, machine: Machine) -> Timestamp {
+        match self.known(machine) {
+            Some(known) if known.time.duration_since(machine.time).abs() <= QUIET => machine.time,
+            Some(known) if !known.doubted || self.token_vouches(known.time) => known.time,
+            _ => machine.time,
         }
     }
 
     /// Whether an answer has told the time.
     pub fn is_known(&self) -> bool {
-        self.heard().is_some()
+        self.known(Machine::now()).is_some()
     }
 
     /// Where the difference to this machine's clock goes, in seconds (API server minus machine).
@@ -96,11 +130,20 @@ impl ApiClock {
             tracing::debug!(header, "the Date of an answer cannot be the API server's time");
             return;
         }
-        self.set(date.timestamp(), Timestamp::now());
+        self.set(date.timestamp(), Machine::now());
     }
 
-    fn set(&self, date: Timestamp, machine: Timestamp) {
-        let difference = date.duration_since(machine);
+    /// A handshake failed because the API server's certificate is not valid at the time that it was checked at.
+    pub fn failed_for_the_time(&self) {
+        // One fewer than the largest, so that it never starts anew.
+        let _ = self
+            .0
+            .failures
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_add(1));
+    }
+
+    fn set(&self, date: Timestamp, machine: Machine) {
+        let difference = date.duration_since(machine.time);
         if let Some(gauge) = self.0.difference.get() {
             gauge.set(difference.as_secs());
         }
@@ -109,17 +152,18 @@ impl ApiClock {
         let news = (difference - told).abs() > QUIET;
         *heard = Some(Heard {
             date,
-            at: Instant::now(),
+            at: machine.moment,
             told: if news { difference } else { told },
         });
         drop(heard);
+        self.0.failures.store(0, Ordering::Relaxed);
         if !news {
             return;
         }
         let seconds = difference.as_secs();
         if difference.abs() > QUIET {
             tracing::warn!(
-                api_server = %date, machine = %machine, difference_seconds = seconds,
+                api_server = %date, machine = %machine.time, difference_seconds = seconds,
                 "this machine's clock differs from the API server's; certificates and ages go by the API server's. Set the node's clock (NTP)"
             );
         } else {
@@ -130,44 +174,98 @@ impl ApiClock {
         }
     }
 
-    fn heard(&self) -> Option<Timestamp> {
+    fn known(&self, machine: Machine) -> Option<Known> {
         let heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.as_ref().map(Heard::now)
+        let heard = heard.as_ref()?;
+        let since = heard.at.until(machine.moment);
+        Some(Known {
+            time: later(heard.date, since),
+            doubted: since > SILENCE || self.0.failures.load(Ordering::Relaxed) >= FAILURES,
+        })
+    }
+
+    /// When our token was made, by the API server.
+    fn token_made(&self) -> Option<Timestamp> {
+        self.0.token.get().and_then(Token::made)
+    }
+
+    /// Whether our token may be in use at `time`.
+    fn token_vouches(&self, time: Timestamp) -> bool {
+        self.token_made().is_some_and(|made| {
+            let age = time.duration_since(made);
+            -TOKEN_AGE <= age && age <= OLDEST_TOKEN
+        })
     }
 
     /// The time by which the API server's own certificate is checked.
     ///
-    /// Before its first answer there are two clocks to try: this machine's, and the moment at which our token was made (by
-    /// the API server, and handed to us by kubelet). Both can be trusted, either may be wrong or old, so handshakes try them
-    /// in turn; the first that succeeds brings the right time.
-    fn for_handshake(&self, machine: Timestamp) -> Timestamp {
-        if let Some(heard) = self.heard() {
-            return heard;
+    /// Without an answer, or with one that is in doubt, there are several clocks to try: what was heard, this machine's, and
+    /// the moment at which our token was made (by the API server, and handed to us by kubelet). All can be trusted, each may be
+    /// wrong or old, so handshakes try them in turn; the first that succeeds brings the right time.
+    fn for_handshake(&self, machine: Machine) -> Timestamp {
+        let known = self.known(machine);
+        if let Some(known) = known.filter(|known| !known.doubted) {
+            return known.time;
         }
-        let made = self.0.token.get().and_then(Token::made);
-        match made {
-            Some(made) if made.duration_since(machine).abs() > TOKEN_AGE => {
-                let turn = self.0.handshakes.fetch_add(1, Ordering::Relaxed);
-                if turn.is_multiple_of(2) { machine } else { made }
+        let mut times: Vec<Timestamp> = Vec::with_capacity(3);
+        for time in [known.map(|known| known.time), Some(machine.time), self.token_made()]
+            .into_iter()
+            .flatten()
+        {
+            if times.iter().all(|other| time.duration_since(*other).abs() > TOKEN_AGE) {
+                times.push(time);
             }
-            _ => machine,
         }
+        if times.len() < 2 {
+            return times.first().copied().unwrap_or(machine.time);
+        }
+        let turn = self.0.turns.fetch_add(1, Ordering::Relaxed);
+        times[spread(turn, times.len())]
     }
+}
+
+/// Index number `turn` of a sequence in which each of `count` comes up equally often, and also in every second and every third
+/// number of it: a handshake may ask for the time more than once, and several handshakes go on at the same time.
+fn spread(turn: u64, count: usize) -> usize {
+    // The golden ratio, as a fraction of 2^64.
+    let place = u128::from(turn.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    // Less than `count`.
+    usize::try_from((place * count as u128) >> 64).unwrap_or_default()
 }
 
 impl TimeProvider for ApiClock {
     fn current_time(&self) -> Option<UnixTime> {
-        let seconds = u64::try_from(self.for_handshake(Timestamp::now()).as_second()).ok()?;
+        let seconds = u64::try_from(self.for_handshake(Machine::now()).as_second()).ok()?;
         Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use jiff::{SignedDuration, Timestamp};
     use prometheus_client::metrics::gauge::Gauge;
 
-    use super::{ApiClock, Token};
+    use super::{ApiClock, FAILURES, Machine, Moment, SILENCE, Token, spread};
+
+    fn machine(time: Timestamp) -> Machine {
+        Machine {
+            time,
+            moment: Moment::now(),
+        }
+    }
+
+    fn passes(machine: Machine, time: Duration) -> Machine {
+        Machine {
+            time: super::later(machine.time, time),
+            moment: machine.moment.after(time),
+        }
+    }
+
+    fn token(made: Timestamp) -> Token {
+        Token::from_text(&super::token::tests::token(made))
+    }
 
     fn days(count: i64) -> SignedDuration {
         SignedDuration::from_hours(24 * count)
@@ -194,9 +292,9 @@ mod tests {
     #[test]
     fn a_clock_that_is_right_is_finer_than_a_date() {
         let clock = ApiClock::default();
-        let machine = Timestamp::now();
-        clock.set(machine - SignedDuration::from_secs(3), machine);
-        assert!(clock.is_known() && clock.now() >= machine, "it does not go back");
+        let machine = Machine::now();
+        clock.set(machine.time - SignedDuration::from_secs(3), machine);
+        assert!(clock.is_known() && clock.now() >= machine.time, "it does not go back");
     }
 
     #[test]
@@ -216,22 +314,86 @@ mod tests {
 
     #[test]
     fn before_the_first_answer_handshakes_try_machine_and_token_in_turn() {
-        let machine: Timestamp = "2026-12-01T00:00:00Z".parse().expect("time");
-        let made = machine + days(395);
+        let now = machine("2026-12-01T00:00:00Z".parse().expect("time"));
+        let made = now.time + days(395);
         let clock = ApiClock::default();
-        clock.set_token(Token::from_text(&super::token::tests::token(made)));
-        let tried: Vec<_> = (0..4).map(|_| clock.for_handshake(machine)).collect();
-        assert_eq!(tried, [machine, made, machine, made]);
-        clock.set(made, machine);
-        assert!(clock.for_handshake(machine).duration_since(made).abs() < SignedDuration::from_mins(1));
+        clock.set_token(token(made));
+        let tried: Vec<_> = (0..4).map(|_| clock.for_handshake(now)).collect();
+        assert_eq!(tried, [now.time, made, now.time, made]);
+        clock.set(made, now);
+        assert_eq!(clock.for_handshake(now), made);
 
         let near = ApiClock::default();
-        near.set_token(Token::from_text(&super::token::tests::token(
-            machine - SignedDuration::from_mins(40),
-        )));
+        near.set_token(token(now.time - SignedDuration::from_mins(40)));
         assert!(
-            (0..4).all(|_| near.for_handshake(machine) == machine),
+            (0..4).all(|_| near.for_handshake(now) == now.time),
             "a usual age is no hint"
         );
+    }
+
+    #[test]
+    fn one_wrong_date_is_doubted_after_failures_or_silence() {
+        let now = machine("2026-12-01T00:00:00Z".parse().expect("time"));
+        let (wrong, made) = (now.time + days(3650), now.time - days(30));
+        let heard = || {
+            let clock = ApiClock::default();
+            clock.set(wrong, now);
+            assert_eq!((clock.for_handshake(now), clock.at(now)), (wrong, wrong));
+            clock
+        };
+        let tried = |clock: &ApiClock, now: Machine| {
+            let mut times: Vec<_> = (0..12).map(|_| clock.for_handshake(now)).collect();
+            times.sort_unstable();
+            times.dedup();
+            times
+        };
+        let failed = heard();
+        for _ in 0..FAILURES {
+            assert_eq!(tried(&failed, now), [wrong], "one failure may have another reason");
+            failed.failed_for_the_time();
+        }
+        assert_eq!(tried(&failed, now), [now.time, wrong]);
+        assert_eq!(failed.at(now), now.time);
+        failed.set_token(token(made));
+        assert_eq!(tried(&failed, now), [made, now.time, wrong]);
+        failed.set(now.time, now);
+        assert_eq!(tried(&failed, now), [now.time], "the next answer counts");
+
+        let silent = heard();
+        let soon = passes(now, SILENCE);
+        assert_eq!(tried(&silent, soon).len(), 1);
+        let late = passes(now, SILENCE + Duration::from_secs(1));
+        assert_eq!(
+            tried(&silent, late),
+            [late.time, super::later(wrong, SILENCE + Duration::from_secs(1))]
+        );
+        assert_eq!(silent.at(late), late.time);
+    }
+
+    #[test]
+    fn a_silent_api_server_does_not_make_a_wrong_machine_right() {
+        let now = machine("2026-12-01T00:00:00Z".parse().expect("time"));
+        let right = now.time + days(395);
+        let clock = ApiClock::default();
+        clock.set_token(token(right - SignedDuration::from_mins(20)));
+        clock.set(right, now);
+        let hour = Duration::from_secs(3600);
+        // Or after a suspend, in which it did not ask: the time has gone on.
+        assert_eq!(clock.at(passes(now, hour)), super::later(right, hour));
+    }
+
+    #[test]
+    fn every_choice_comes_up_whichever_numbers_are_taken() {
+        for count in [2, 3] {
+            for (stride, first) in [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (12, 5)] {
+                for start in (0..300).step_by(7) {
+                    let mut seen = vec![false; count];
+                    for number in 0..12 {
+                        seen[spread(start + first + number * stride, count)] = true;
+                    }
+                    assert!(seen.iter().all(|seen| *seen), "{count} {stride} {first} {start}");
+                }
+            }
+        }
     }
 }

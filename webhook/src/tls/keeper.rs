@@ -1,6 +1,6 @@
 //! The loop that keeps leaf and configurations true: on every change of the Secret or of a configuration, and every half
-//! minute by the wall clock (a suspended machine must not sleep through an expiry). Where certificates come from is
-//! [`Origin`]'s.
+//! minute, also of a machine that was suspended meanwhile ([`pause`]): it must not sleep through an expiry. Where certificates
+//! come from is [`Origin`]'s.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,7 @@ use super::own::Own;
 use super::source::Source;
 use super::trusted::{Others, Trusted};
 use crate::clock::ApiClock;
+use crate::clock::moment::pause;
 use crate::metrics::Metrics;
 
 /// Longest time between two looks.
@@ -128,7 +129,7 @@ impl Keeper {
                     Ok(()) => {
                         wait = RETRY.0;
                         tokio::select! {
-                            () = tokio::time::sleep(PERIOD) => {}
+                            () = pause(PERIOD) => {}
                             () = changed.notified() => {}
                         }
                     }
