@@ -5,6 +5,7 @@
 
 #![allow(clippy::duplicated_attributes, reason = "every printer column has its own type_")]
 
+pub mod admission_probe;
 pub mod agent;
 pub mod audit;
 pub mod cel;

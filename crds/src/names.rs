@@ -67,6 +67,9 @@ pub mod annotation {
     pub const TAKES_OVER: &str = "tsunaro.io/takes-over";
     /// `disabled` asks to skip the admission rules that may be skipped.
     pub const VALIDATION: &str = "tsunaro.io/validation";
+    /// `"true"` on the ValidatingWebhookConfiguration once its checking entry has had failurePolicy Fail: an Ignore after that
+    /// is somebody's decision.
+    pub const FAILED_CLOSED: &str = "tsunaro.io/failed-closed";
     /// Value of [`VALIDATION`].
     pub const VALIDATION_DISABLED: &str = "disabled";
 }
@@ -83,7 +86,7 @@ pub mod field_manager {
     pub const OPERATOR: &str = "tailnet-operator";
     /// The webhook.
     pub const WEBHOOK: &str = "tailnet-webhook";
-    /// The webhook, for a moment, when it makes admission fail closed.
+    /// The webhook, for a moment, when it makes admission fail closed; and for the annotation that says so.
     pub const WEBHOOK_ARMING: &str = "tailnet-webhook-arming";
 }
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tailnet_crds::audit::VALIDATE_POLICY;
+use tailnet_crds::admission_probe::{BROKEN, NAME, was_answered};
 use tailnet_crds::names::label;
 use tailnet_process::Condition;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +20,6 @@ use tokio_util::sync::CancellationToken;
 const DEADLINE: Duration = Duration::from_secs(8);
 /// First and longest pause between two questions.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
-/// Key and text of a base document that no webhook of ours lets through.
-const BROKEN: (&str, &str) = ("policy.hujson", "{ this is a question, not a policy");
 
 /// What a question came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +67,7 @@ fn question() -> ConfigMap {
     let labels = [(label::POLICY.to_owned(), label::POLICY_BASE.to_owned())];
     ConfigMap {
         metadata: ObjectMeta {
-            generate_name: Some("tailnet-admission-probe-".to_owned()),
+            generate_name: Some(format!("{NAME}-")),
             labels: Some(labels.into()),
             ..ObjectMeta::default()
         },
@@ -84,9 +82,7 @@ fn judge(error: Option<kube::Error>) -> Answer {
         None => Answer::Not(
             "the API server does not reach the webhook (Service tailnet-webhook) yet; are its Pods ready?".to_owned(),
         ),
-        Some(kube::Error::Api(status)) if status.message.contains(&format!("\"{VALIDATE_POLICY}\" denied")) => {
-            Answer::Reached
-        }
+        Some(kube::Error::Api(status)) if was_answered(&status.message) => Answer::Reached,
         Some(error) => Answer::Not(format!(
             "cannot ask the API server whether it reaches the webhook: {error}"
         )),

@@ -16,6 +16,7 @@ pub mod published;
 pub mod rbac;
 pub mod record;
 pub mod review;
+pub mod reach;
 pub mod router;
 pub mod run;
 pub mod server;

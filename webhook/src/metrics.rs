@@ -101,6 +101,12 @@ const CLOCK_DIFFERENCE: MetricDoc = MetricDoc {
     labels: &[],
     help: "The API server's clock minus this machine's, by its last answer; certificates go by the API server's",
 };
+const ADMISSION_OPEN: MetricDoc = MetricDoc {
+    name: "admission_open",
+    kind: "gauge",
+    labels: &[],
+    help: "1 while the checking entry has failurePolicy Ignore: what is written while the API server does not reach a webhook is stored unchecked",
+};
 const AUDIT_LOST: MetricDoc = MetricDoc {
     name: "audit_lines_lost",
     kind: "counter",
@@ -123,6 +129,7 @@ pub const METRICS: &[MetricDoc] = &[
     CERTIFICATE_EXPIRY,
     CERTIFICATE_REJECTED,
     CLOCK_DIFFERENCE,
+    ADMISSION_OPEN,
     AUDIT_LOST,
 ];
 
@@ -214,6 +221,8 @@ pub struct Metrics {
 fn histogram() -> Histogram {
     Histogram::new([
         0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0,
+    /// [`METRICS`] `admission_open`
+    pub admission_open: Gauge,
     ])
 }
 
@@ -241,6 +250,7 @@ impl Metrics {
         registry.register(WARNINGS.name, WARNINGS.help, metrics.warnings.clone());
         registry.register(BYPASSES.name, BYPASSES.help, metrics.bypasses.clone());
         registry.register(DURATION.name, DURATION.help, metrics.duration.clone());
+            admission_open: Gauge::default(),
         registry.register(IN_FLIGHT.name, IN_FLIGHT.help, metrics.in_flight.clone());
         registry.register(UNDECIDABLE.name, UNDECIDABLE.help, metrics.undecidable.clone());
         registry.register(HOLDER_READS.name, HOLDER_READS.help, metrics.holder_reads.clone());
@@ -272,6 +282,7 @@ impl Metrics {
     /// Counts a request that asks to skip rules, by the answer that its requester may.
     pub fn asked_for_bypass(&self, answer: Option<bool>) {
         let result = match answer {
+        registry.register(ADMISSION_OPEN.name, ADMISSION_OPEN.help, metrics.admission_open.clone());
             Some(true) => "allowed",
             Some(false) => "refused",
             None => "unknown",

@@ -1,6 +1,7 @@
 //! What the webhook may do in the cluster, beside the code that does it. The chart's roles are written from here.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use tailnet_crds::admission_probe::NAME as PROBE;
 use tailnet_crds::{GROUP, Kind};
 
 use crate::configuration::DEFAULT_NAME;
@@ -68,6 +69,9 @@ pub fn namespace_rules_for(secret: &str) -> Vec<PolicyRule> {
 
 fn other_namespace_rules() -> Vec<PolicyRule> {
     vec![
+        // The dry run that shows whether the API server reaches the webhook. A create of this name is possible by an apply
+        // only, so that no other ConfigMap can be made.
+        rule("", &["configmaps"], &[PROBE], &["create", "patch"]),
         // Facts and claims with their heartbeat, and base documents.
         rule("", &["configmaps"], &[], &["list", "watch"]),
         rule("coordination.k8s.io", &["leases"], &[], &["list", "watch"]),

@@ -15,7 +15,6 @@ use futures::future::join_all;
 use tailnet_crds::Kind;
 use tailnet_policies::{ObjectRef, Operation, Outcome, Request, Snapshot, defaults};
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
 use crate::bypass::{Access, Nobody};
@@ -51,7 +50,6 @@ pub struct Reviewer {
     evaluate: Box<Evaluate>,
     deadline: Duration,
     parallel: Semaphore,
-    reached: CancellationToken,
     clock: ApiClock,
 }
 
@@ -69,7 +67,6 @@ impl Reviewer {
             evaluate,
             deadline: DEADLINE,
             parallel,
-            reached: CancellationToken::new(),
             clock: ApiClock::default(),
         }
     }
@@ -83,12 +80,6 @@ impl Reviewer {
     /// With somebody who knows who may skip rules; without, nobody may.
     pub fn with_access(mut self, access: Arc<dyn Access>) -> Self {
         self.access = access;
-        self
-    }
-
-    /// With a token that the first call cancels.
-    pub fn with_reached(mut self, reached: CancellationToken) -> Self {
-        self.reached = reached;
         self
     }
 
@@ -175,7 +166,6 @@ async fn handle(reviewer: Arc<Reviewer>, endpoint: Endpoint, query: Option<&str>
     record.keep(&reviewer.metrics, &reviewer.audit, &reviewer.clock);
     match result {
         Ok(decided) => {
-            reviewer.reached.cancel();
             let text = decided.answer.review.to_string();
             ([(header::CONTENT_TYPE, "application/json")], text).into_response()
         }

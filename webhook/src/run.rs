@@ -122,19 +122,18 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     };
     let ending = Ending::default();
     let mut keeper = tokio::spawn(keeper.run(Origin::new(given), ending.stop.clone()));
-    let reached = CancellationToken::new();
     let arming = Arming {
         client: client.clone(),
         name: args.validating_configuration.clone(),
-        reached: reached.clone(),
+        namespace: args.operator_namespace.clone(),
         readiness: readiness.clone(),
+        open: metrics.admission_open.clone(),
     };
     // Not until the end: what is installed while this Pod still answers its last calls is another installation's.
     let mut arming = tokio::spawn(arming.run(ending.closing.clone()));
     let access = Arc::new(Reviews::new(client.clone()));
     let reviewer = Reviewer::new(snapshot, Arc::new(ApiServer(client)), audit, metrics)
         .with_access(access)
-        .with_reached(reached)
         .with_clock(clock);
     let reviewer = Arc::new(reviewer);
     let routes = router(Arc::clone(&reviewer));
