@@ -107,6 +107,12 @@ const ADMISSION_OPEN: MetricDoc = MetricDoc {
     labels: &[],
     help: "1 while the checking entry has failurePolicy Ignore: what is written while the API server does not reach a webhook is stored unchecked",
 };
+const CONNECTIONS_REFUSED: MetricDoc = MetricDoc {
+    name: "connections_refused",
+    kind: "counter",
+    labels: &["limit"],
+    help: "Connections that were closed at once because there were too many, from all addresses together (all) or from one (source)",
+};
 const AUDIT_LOST: MetricDoc = MetricDoc {
     name: "audit_lines_lost",
     kind: "counter",
@@ -130,6 +136,7 @@ pub const METRICS: &[MetricDoc] = &[
     CERTIFICATE_REJECTED,
     CLOCK_DIFFERENCE,
     ADMISSION_OPEN,
+    CONNECTIONS_REFUSED,
     AUDIT_LOST,
 ];
 
@@ -185,6 +192,13 @@ pub struct ResourceLabels {
     pub resource: &'static str,
 }
 
+/// The label `limit`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LimitLabels {
+    /// What there were too many of.
+    pub limit: &'static str,
+}
+
 /// The live metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -214,6 +228,10 @@ pub struct Metrics {
     pub certificate_rejected: Gauge,
     /// [`METRICS`] `clock_difference_seconds`
     pub clock_difference: Gauge,
+    /// [`METRICS`] `admission_open`
+    pub admission_open: Gauge,
+    /// [`METRICS`] `connections_refused`
+    pub connections_refused: Family<LimitLabels, Counter>,
     /// [`METRICS`] `audit_lines_lost`
     pub audit_lost: Counter,
 }
@@ -221,8 +239,6 @@ pub struct Metrics {
 fn histogram() -> Histogram {
     Histogram::new([
         0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0,
-    /// [`METRICS`] `admission_open`
-    pub admission_open: Gauge,
     ])
 }
 
@@ -243,6 +259,8 @@ impl Metrics {
             certificate_expiry: Gauge::default(),
             certificate_rejected: Gauge::default(),
             clock_difference: Gauge::default(),
+            admission_open: Gauge::default(),
+            connections_refused: Family::default(),
             audit_lost: Counter::default(),
         };
         registry.register(REQUESTS.name, REQUESTS.help, metrics.requests.clone());
@@ -250,7 +268,6 @@ impl Metrics {
         registry.register(WARNINGS.name, WARNINGS.help, metrics.warnings.clone());
         registry.register(BYPASSES.name, BYPASSES.help, metrics.bypasses.clone());
         registry.register(DURATION.name, DURATION.help, metrics.duration.clone());
-            admission_open: Gauge::default(),
         registry.register(IN_FLIGHT.name, IN_FLIGHT.help, metrics.in_flight.clone());
         registry.register(UNDECIDABLE.name, UNDECIDABLE.help, metrics.undecidable.clone());
         registry.register(HOLDER_READS.name, HOLDER_READS.help, metrics.holder_reads.clone());
@@ -275,6 +292,12 @@ impl Metrics {
             CLOCK_DIFFERENCE.help,
             metrics.clock_difference.clone(),
         );
+        registry.register(ADMISSION_OPEN.name, ADMISSION_OPEN.help, metrics.admission_open.clone());
+        registry.register(
+            CONNECTIONS_REFUSED.name,
+            CONNECTIONS_REFUSED.help,
+            metrics.connections_refused.clone(),
+        );
         registry.register(AUDIT_LOST.name, AUDIT_LOST.help, metrics.audit_lost.clone());
         metrics
     }
@@ -282,7 +305,6 @@ impl Metrics {
     /// Counts a request that asks to skip rules, by the answer that its requester may.
     pub fn asked_for_bypass(&self, answer: Option<bool>) {
         let result = match answer {
-        registry.register(ADMISSION_OPEN.name, ADMISSION_OPEN.help, metrics.admission_open.clone());
             Some(true) => "allowed",
             Some(false) => "refused",
             None => "unknown",
@@ -298,7 +320,9 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use super::{EndpointLabels, METRICS, Metrics, PREFIX, RequestLabels, ResourceLabels, ResultLabels, RuleLabels};
+    use super::{
+        EndpointLabels, LimitLabels, METRICS, Metrics, PREFIX, RequestLabels, ResourceLabels, ResultLabels, RuleLabels,
+    };
     use prometheus_client::registry::Registry;
 
     #[test]
@@ -333,6 +357,10 @@ mod tests {
         metrics
             .watch_errors
             .get_or_create(&ResourceLabels { resource: "tailnets" })
+            .inc();
+        metrics
+            .connections_refused
+            .get_or_create(&LimitLabels { limit: "all" })
             .inc();
         metrics.asked_for_bypass(Some(true));
         metrics.undecided("panic");

@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::PatchOperation;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use tailnet_crds::audit::annotation as audit_key;
 pub use tailnet_crds::audit::{Decision, Endpoint, Reason};
@@ -102,12 +103,28 @@ struct Wire {
     operation: String,
     #[serde(default)]
     user_info: UserInfo,
+    /// Read for their presence only.
+    #[serde(default)]
+    object: Option<IgnoredAny>,
+    #[serde(default)]
+    old_object: Option<IgnoredAny>,
+    #[serde(default)]
+    dry_run: Option<bool>,
+}
+
+/// The objects of a review. They are read last: what rules have nothing to say about never becomes a tree.
+#[derive(Deserialize)]
+struct Objects {
+    request: ObjectPair,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ObjectPair {
     #[serde(default)]
     object: Option<Value>,
     #[serde(default)]
     old_object: Option<Value>,
-    #[serde(default)]
-    dry_run: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +137,10 @@ struct GroupVersionKind {
 
 /// Reads a body: the envelope first, the object only as JSON, so that an object that fits no type still gets its answer.
 pub fn parse(body: &[u8]) -> Envelope {
+    let objects = || match serde_json::from_slice::<Objects>(body) {
+        Ok(objects) => Ok(objects.request),
+        Err(error) => Err(without_envelope(body, &format!("the objects cannot be read: {error}"))),
+    };
     let review: Review = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => return without_envelope(body, &format!("the AdmissionReview cannot be read: {error}")),
@@ -160,16 +181,19 @@ pub fn parse(body: &[u8]) -> Envelope {
     let whole = wire.sub_resource.as_deref().is_none_or(str::is_empty);
     let written = ["CREATE", "UPDATE"].contains(&subject.verb.as_str());
     if wire.kind.group.is_empty() && subject.kind == "ConfigMap" && whole && written {
-        return match wire.object.filter(|object| !object.is_null()) {
-            Some(new) => Envelope::ConfigMap(Box::new(ConfigMapQuestion {
-                subject,
-                new,
-                old: wire.old_object.filter(|object| !object.is_null()),
-            })),
-            None => Envelope::Unsupported {
+        if wire.object.is_none() {
+            return Envelope::Unsupported {
                 subject: Box::new(subject),
                 message: "a ConfigMap that is not in the request cannot be decided".to_owned(),
-            },
+            };
+        }
+        return match objects() {
+            Ok(pair) => Envelope::ConfigMap(Box::new(ConfigMapQuestion {
+                subject,
+                new: pair.object.unwrap_or_default(),
+                old: pair.old_object,
+            })),
+            Err(envelope) => envelope,
         };
     }
     if wire.kind.group != GROUP {
@@ -191,15 +215,10 @@ pub fn parse(body: &[u8]) -> Envelope {
             message,
         };
     }
-    let (object, old_object) = (
-        wire.object.filter(|o| !o.is_null()),
-        wire.old_object.filter(|o| !o.is_null()),
-    );
-    let (operation, new, old) = match (subject.verb.as_str(), object, old_object) {
-        ("CREATE", Some(new), _) => (Operation::Create, Some(new), None),
-        ("UPDATE", Some(new), Some(old)) => (Operation::Update, Some(new), Some(old)),
-        // object is null on DELETE; rules about deletions look at what goes.
-        ("DELETE", _, old) => (Operation::Delete, None, old),
+    let operation = match (subject.verb.as_str(), wire.object, wire.old_object) {
+        ("CREATE", Some(_), _) => Operation::Create,
+        ("UPDATE", Some(_), Some(_)) => Operation::Update,
+        ("DELETE", ..) => Operation::Delete,
         ("CREATE" | "UPDATE", ..) => {
             let message = format!("a {} without its objects cannot be decided", subject.verb);
             return Envelope::Unsupported {
@@ -208,6 +227,13 @@ pub fn parse(body: &[u8]) -> Envelope {
             };
         }
         _ => return foreign(subject, "an operation without rules"),
+    };
+    let (new, old) = match (operation, objects()) {
+        (_, Err(envelope)) => return envelope,
+        (Operation::Create, Ok(pair)) => (pair.object, None),
+        (Operation::Update, Ok(pair)) => (pair.object, pair.old_object),
+        // object is null on DELETE; rules about deletions look at what goes.
+        (Operation::Delete, Ok(pair)) => (None, pair.old_object),
     };
     let asks_for_bypass = new
         .as_ref()

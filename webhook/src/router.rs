@@ -1,12 +1,13 @@
 //! `/validate` and `/mutate`: reads the body, asks the rules, answers. Every call that has a uid gets an AdmissionReview
 //! with that uid and HTTP 200, whatever happens meanwhile.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{RawQuery, State};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -15,6 +16,7 @@ use futures::future::join_all;
 use tailnet_crds::Kind;
 use tailnet_policies::{ObjectRef, Operation, Outcome, Request, Snapshot, defaults};
 use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
 
 use crate::audit::Audit;
 use crate::bypass::{Access, Nobody};
@@ -23,12 +25,13 @@ use crate::live::{Live, Presence};
 use crate::metrics::{Metrics, ResultLabels};
 use crate::record::Record;
 use crate::review::{self, Answer, Decision, Endpoint, Envelope, Question, Reason, Subject};
+use crate::room::{FREE, Held, MAX_TREE, Room, Weight};
 use crate::snapshot::SharedSnapshot;
 use crate::subject;
 
 /// Largest body that is read: two objects of 3 MiB (etcd's limit is 1.5 MiB, the API server's 3 MiB) and their envelope.
 pub const MAX_BODY: usize = 7 * 1024 * 1024;
-/// What is larger is read to its end up to here, so that the caller reads the answer instead of a broken connection.
+/// Of what is larger so much is read on.
 const MAX_DISCARDED: usize = 32 * 1024 * 1024;
 /// Longest time for an answer; the registered `timeoutSeconds` is 5.
 pub const DEADLINE: Duration = Duration::from_millis(4000);
@@ -36,6 +39,18 @@ pub const DEADLINE: Duration = Duration::from_millis(4000);
 const WAY: Duration = Duration::from_millis(500);
 /// Reviews that are decided at once; more of them wait.
 const PARALLEL: usize = 64;
+/// Of a body that is refused unread, this much is looked at for its uid and requester: they stand in front of the objects.
+const HEAD: usize = 64 * 1024;
+
+/// Where a request comes from; the listener adds it to each.
+#[derive(Debug, Clone, Copy)]
+pub struct Source(pub IpAddr);
+
+impl Default for Source {
+    fn default() -> Self {
+        Self(Ipv6Addr::UNSPECIFIED.into())
+    }
+}
 
 /// Runs the rules; the last argument names objects to be taken as gone.
 pub type Evaluate = dyn Fn(&Request, &Snapshot, &[ObjectRef]) -> Outcome + Send + Sync;
@@ -50,6 +65,7 @@ pub struct Reviewer {
     evaluate: Box<Evaluate>,
     deadline: Duration,
     parallel: Semaphore,
+    room: Room,
     clock: ApiClock,
 }
 
@@ -67,6 +83,7 @@ impl Reviewer {
             evaluate,
             deadline: DEADLINE,
             parallel,
+            room: Room::default(),
             clock: ApiClock::default(),
         }
     }
@@ -99,12 +116,14 @@ pub fn router(reviewer: Arc<Reviewer>) -> Router {
         .with_state(reviewer)
 }
 
-async fn validate(state: State<Arc<Reviewer>>, query: RawQuery, body: Body) -> Response {
-    handle(state.0, Endpoint::Validate, query.0.as_deref(), body).await
+type From = Option<Extension<Source>>;
+
+async fn validate(state: State<Arc<Reviewer>>, from: From, query: RawQuery, body: Body) -> Response {
+    handle(state.0, Endpoint::Validate, from, query.0.as_deref(), body).await
 }
 
-async fn mutate(state: State<Arc<Reviewer>>, query: RawQuery, body: Body) -> Response {
-    handle(state.0, Endpoint::Mutate, query.0.as_deref(), body).await
+async fn mutate(state: State<Arc<Reviewer>>, from: From, query: RawQuery, body: Body) -> Response {
+    handle(state.0, Endpoint::Mutate, from, query.0.as_deref(), body).await
 }
 
 /// What a review came to, with what metrics and audit need of it.
@@ -142,11 +161,12 @@ struct Unanswerable {
     message: String,
 }
 
-async fn handle(reviewer: Arc<Reviewer>, endpoint: Endpoint, query: Option<&str>, body: Body) -> Response {
+async fn handle(reviewer: Arc<Reviewer>, endpoint: Endpoint, from: From, query: Option<&str>, body: Body) -> Response {
     let started = Instant::now();
     let _in_flight = InFlight::enter(&reviewer.metrics);
     let deadline = started + deadline(reviewer.deadline, query);
-    let result = answer(&reviewer, endpoint, deadline, body).await;
+    let Source(source) = from.map(|Extension(source)| source).unwrap_or_default();
+    let result = answer(&reviewer, endpoint, source, deadline, body).await;
     let nothing = Outcome::default();
     let (decision, reason, subject, outcome) = match &result {
         Ok(decided) => {
@@ -177,39 +197,22 @@ async fn handle(reviewer: Arc<Reviewer>, endpoint: Endpoint, query: Option<&str>
 async fn answer(
     reviewer: &Arc<Reviewer>,
     endpoint: Endpoint,
+    source: IpAddr,
     deadline: Instant,
     body: Body,
 ) -> Result<Decided, Unanswerable> {
-    let body = match tokio::time::timeout_at(deadline.into(), read(body)).await {
-        Ok(body) => body,
-        Err(_) => Err(Unread::Late),
-    };
-    let bytes = match body {
-        Ok(bytes) => bytes,
-        Err(Unread::TooLarge(start)) => {
-            let (reason, status) = (Reason::TooLarge, StatusCode::PAYLOAD_TOO_LARGE);
-            let message = format!("the AdmissionReview is larger than {MAX_BODY} bytes and cannot be checked");
-            return match subject::find(&start) {
-                Some(subject) => Ok(Decided::refused(endpoint, subject, reason, &message)),
-                None => Err(Unanswerable {
-                    status,
-                    reason,
-                    message,
-                }),
-            };
-        }
-        Err(Unread::Broken | Unread::Late) => {
-            return Err(unreadable("the body did not arrive whole and in time".to_owned()));
-        }
+    let read = match read(&reviewer.room, source, deadline, body).await {
+        Ok(read) => Arc::new(read),
+        Err(unread) => return refused_unread(endpoint, unread),
     };
     // A task of its own: neither a panic nor a caller that hangs up leaves anything half done.
-    let work = tokio::spawn(decide(Arc::clone(reviewer), endpoint, bytes.clone()));
+    let work = tokio::spawn(decide(Arc::clone(reviewer), endpoint, Arc::clone(&read)));
     let abort = work.abort_handle();
     let undecided = |reason, message| {
-        let subject = subject::find(&bytes).unwrap_or_default();
+        let subject = subject::find(&read.bytes).unwrap_or_default();
         Ok(Decided::refused(endpoint, subject, reason, message))
     };
-    match tokio::time::timeout_at(deadline.into(), work).await {
+    match timeout_at(deadline.into(), work).await {
         Ok(Ok(Ok(decided))) => Ok(decided),
         Ok(Ok(Err(message))) => {
             tracing::warn!(message, "a call without a uid cannot be answered");
@@ -217,7 +220,7 @@ async fn answer(
         }
         Ok(Err(_)) => {
             tracing::error!(
-                uid = subject::find(&bytes).map(|subject| subject.uid),
+                uid = subject::find(&read.bytes).map(|subject| subject.uid),
                 "a review panicked, see the line before"
             );
             undecided(
@@ -243,17 +246,54 @@ fn unreadable(message: String) -> Unanswerable {
     }
 }
 
+/// The answer to a body that is not looked at as a whole.
+fn refused_unread(endpoint: Endpoint, unread: Unread) -> Result<Decided, Unanswerable> {
+    let (start, status, reason, message) = match unread {
+        Unread::TooLarge(start) => (
+            start,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            Reason::TooLarge,
+            format!("the AdmissionReview is larger than {MAX_BODY} bytes and cannot be checked"),
+        ),
+        Unread::TooHeavy(start) => (
+            start,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            Reason::TooLarge,
+            "the AdmissionReview has more fields and values than can be checked".to_owned(),
+        ),
+        Unread::NoRoom(start) => (
+            start,
+            StatusCode::SERVICE_UNAVAILABLE,
+            Reason::Deadline,
+            "the webhook has too many large reviews at once; nothing was stored, try again".to_owned(),
+        ),
+        Unread::Broken | Unread::Late => {
+            return Err(unreadable("the body did not arrive whole and in time".to_owned()));
+        }
+    };
+    match subject::find(&start) {
+        Some(subject) => Ok(Decided::refused(endpoint, subject, reason, &message)),
+        None => Err(Unanswerable {
+            status,
+            reason,
+            message,
+        }),
+    }
+}
+
 /// Decides a body; Err when it has no uid.
-async fn decide(reviewer: Arc<Reviewer>, endpoint: Endpoint, bytes: Bytes) -> Result<Decided, String> {
+async fn decide(reviewer: Arc<Reviewer>, endpoint: Endpoint, read: Arc<Read>) -> Result<Decided, String> {
     // Closed never: the semaphore lives as long as the reviewer.
     let _permit = reviewer
         .parallel
         .acquire()
         .await
         .map_err(|_| "the webhook is shutting down".to_owned())?;
+    // Shared with the work itself, which goes on to its end when nobody waits for it any more.
+    let room = Arc::new(reviewer.room.tree(read.weight).await);
     let first = {
-        let reviewer = Arc::clone(&reviewer);
-        blocking(move || first_look(&reviewer, endpoint, &bytes)).await
+        let (reviewer, room) = (Arc::clone(&reviewer), Arc::clone(&room));
+        blocking(room, move || first_look(&reviewer, endpoint, &read.bytes)).await
     };
     let (question, outcome) = match first? {
         First::Decided(decided) => return Ok(*decided),
@@ -264,8 +304,8 @@ async fn decide(reviewer: Arc<Reviewer>, endpoint: Endpoint, bytes: Bytes) -> Re
             if let Some(requester) = &mut question.request.requester {
                 requester.may_bypass = answer;
             }
-            let reviewer = Arc::clone(&reviewer);
-            blocking(move || {
+            let (reviewer, room) = (Arc::clone(&reviewer), Arc::clone(&room));
+            blocking(room, move || {
                 let outcome = rules(&reviewer, &question.request, &[]);
                 (question, outcome)
             })
@@ -282,7 +322,7 @@ async fn decide(reviewer: Arc<Reviewer>, endpoint: Endpoint, bytes: Bytes) -> Re
         (question, outcome)
     } else {
         let reviewer = Arc::clone(&reviewer);
-        blocking(move || {
+        blocking(room, move || {
             let outcome = rules(&reviewer, &question.request, &gone);
             (question, outcome)
         })
@@ -308,8 +348,12 @@ fn rules(reviewer: &Reviewer, request: &Request, gone: &[ObjectRef]) -> Outcome 
         .read(|snapshot| (reviewer.evaluate)(request, snapshot, gone))
 }
 
-/// Runs `work` where it may take its time, and lets a panic through.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs `work`, which needs `room`, where it may take its time, and lets a panic through.
+async fn blocking<T: Send + 'static>(room: Arc<Option<Held>>, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let work = move || {
+        let _room = room;
+        work()
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
@@ -405,31 +449,81 @@ fn deadline(ours: Duration, query: Option<&str>) -> Duration {
     }
 }
 
+/// A body that was read whole.
+struct Read {
+    bytes: Bytes,
+    /// What it will take as a tree.
+    weight: usize,
+    /// Of memory.
+    _room: Option<Held>,
+}
+
 enum Unread {
     /// Larger than [`MAX_BODY`]; its start.
     TooLarge(Vec<u8>),
+    /// Heavier than [`MAX_TREE`]; its start.
+    TooHeavy(Vec<u8>),
+    /// Others took the room for large bodies; its start.
+    NoRoom(Vec<u8>),
     Broken,
     Late,
 }
 
-async fn read(body: Body) -> Result<Bytes, Unread> {
+async fn read(room: &Room, source: IpAddr, deadline: Instant, body: Body) -> Result<Read, Unread> {
+    let deadline = deadline.into();
+    let announced = body.size_hint().upper().map(usize::try_from);
+    let announced = announced.and_then(Result::ok).unwrap_or(MAX_BODY);
+    // What says that it is too large needs no room.
+    let most = if announced > MAX_BODY { FREE } else { MAX_BODY };
     let mut stream = body.into_data_stream();
-    let mut whole = Vec::new();
-    let mut discarded = 0;
-    while let Some(piece) = stream.next().await {
+    let (mut whole, mut weight, mut held) = (Vec::new(), Weight::default(), None);
+    let head = |mut start: Vec<u8>, piece: &[u8]| {
+        start.extend_from_slice(piece);
+        start.truncate(HEAD);
+        start.shrink_to_fit();
+        start
+    };
+    while let Some(piece) = timeout_at(deadline, stream.next()).await.map_err(|_| Unread::Late)? {
         let piece = piece.map_err(|_| Unread::Broken)?;
-        let (kept, rest) = piece.split_at(piece.len().min(MAX_BODY - whole.len()));
-        whole.extend_from_slice(kept);
-        discarded += rest.len();
-        if discarded > MAX_DISCARDED {
-            break;
+        weight.add(&piece);
+        let large = whole.len() + piece.len() > most;
+        if large || weight.get() > MAX_TREE {
+            let start = head(whole, &piece);
+            // Others need the room, and the rest is only read past.
+            drop(held);
+            discard(&mut stream, deadline).await?;
+            return Err(if large {
+                Unread::TooLarge(start)
+            } else {
+                Unread::TooHeavy(start)
+            });
+        }
+        if held.is_none() && whole.len() + piece.len() > FREE {
+            match timeout_at(deadline, room.body(source, announced)).await {
+                Ok(got) => held = got,
+                Err(_) => return Err(Unread::NoRoom(head(whole, &piece))),
+            }
+            whole.reserve_exact(announced - whole.len());
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(Read {
+        bytes: whole.into(),
+        weight: weight.get(),
+        _room: held,
+    })
+}
+
+/// Reads what is left, up to a limit, so that the caller reads the answer instead of a broken connection.
+async fn discard(stream: &mut BodyDataStream, deadline: tokio::time::Instant) -> Result<(), Unread> {
+    let mut discarded = 0;
+    while discarded <= MAX_DISCARDED {
+        match timeout_at(deadline, stream.next()).await {
+            Ok(Some(piece)) => discarded += piece.map_err(|_| Unread::Broken)?.len(),
+            Ok(None) | Err(_) => break,
         }
     }
-    if discarded > 0 {
-        Err(Unread::TooLarge(whole))
-    } else {
-        Ok(whole.into())
-    }
+    Ok(())
 }
 
 struct InFlight(Arc<Metrics>);

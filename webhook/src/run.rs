@@ -131,6 +131,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     };
     // Not until the end: what is installed while this Pod still answers its last calls is another installation's.
     let mut arming = tokio::spawn(arming.run(ending.closing.clone()));
+    let refused = metrics.connections_refused.clone();
     let access = Arc::new(Reviews::new(client.clone()));
     let reviewer = Reviewer::new(snapshot, Arc::new(ApiServer(client)), audit, metrics)
         .with_access(access)
@@ -141,6 +142,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         listener,
         Arc::new(server_config(source)?),
         routes,
+        refused,
         ending.clone(),
     ));
 

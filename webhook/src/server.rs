@@ -3,29 +3,40 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::connections::{Connections, Counted, Full};
+use crate::metrics::LimitLabels;
+use crate::router::Source;
 
 /// A handshake that takes longer is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Idle connections stay open this long: longer than an API server keeps them (90 s), because a request that meets the
 /// closing of its connection is a failed call.
 const IDLE: Duration = Duration::from_secs(120);
-/// Connections at once; an API server needs a handful.
-const CONNECTIONS: usize = 1024;
+/// A connection without a request must go after this time when there are many. Among few it may stay: API servers open some
+/// that they need only later.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
+/// What is read of a connection before somebody takes it: the head of a request fits, and a piece of its body.
+const BUFFER: usize = 16 * 1024;
+/// Between two lines in the log about connections that are refused.
+const QUIET: Duration = Duration::from_secs(10);
 /// What still runs after the stop is given this long.
 const DRAIN: Duration = Duration::from_secs(15);
 /// Pause after a connection could not be accepted, so that the listener does not spin.
@@ -40,15 +51,23 @@ pub struct Ending {
     pub stop: CancellationToken,
 }
 
-/// Serves `router` on `listener` until [`Ending::stop`], then drains for at most 15 s.
-pub async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router: Router, ending: Ending) {
+/// Serves `router` on `listener` until [`Ending::stop`], then drains for at most 15 s. Connections beyond the limits are counted
+/// in `refused`.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    router: Router,
+    refused: Family<LimitLabels, Counter>,
+    ending: Ending,
+) {
     let acceptor = TlsAcceptor::from(tls);
     let closing = ending.closing.clone();
     let router = router.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
         let closing = closing.clone();
         async move { Ok::<_, Infallible>(close_when_ending(request, next, &closing).await) }
     }));
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Connections::default();
+    let mut refusals = Refusals::new(refused);
     let tasks = TaskTracker::new();
     loop {
         let (stream, peer) = tokio::select! {
@@ -63,14 +82,16 @@ pub async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router
             },
             () = ending.stop.cancelled() => break,
         };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-            tracing::warn!(%peer, limit = CONNECTIONS, "too many connections, refusing one");
-            continue;
+        let counted = match connections.enter(peer.ip()) {
+            Ok(counted) => counted,
+            Err(full) => {
+                refusals.refused(peer, full);
+                continue;
+            }
         };
         let (acceptor, router, stop) = (acceptor.clone(), router.clone(), ending.stop.clone());
         tasks.spawn(async move {
-            connection(stream, peer, acceptor, router, stop).await;
-            drop(permit);
+            connection(stream, peer, counted, acceptor, router, stop).await;
         });
     }
     drop(listener);
@@ -90,7 +111,45 @@ async fn close_when_ending(request: Request, next: Next, closing: &CancellationT
     response
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor, router: Router, stop: CancellationToken) {
+/// Tells of refused connections, without a line for each: they come by the thousand.
+struct Refusals {
+    counter: Family<LimitLabels, Counter>,
+    told: Option<Instant>,
+    untold: u64,
+}
+
+impl Refusals {
+    fn new(counter: Family<LimitLabels, Counter>) -> Self {
+        Self {
+            counter,
+            told: None,
+            untold: 0,
+        }
+    }
+
+    fn refused(&mut self, peer: SocketAddr, full: Full) {
+        let labels = LimitLabels { limit: full.as_str() };
+        self.counter.get_or_create(&labels).inc();
+        self.untold += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= QUIET) {
+            tracing::warn!(
+                %peer, limit = full.limit(), of = full.as_str(), refused = self.untold,
+                "too many connections: new ones are closed at once"
+            );
+            self.told = Some(Instant::now());
+            self.untold = 0;
+        }
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    counted: Counted,
+    tls: TlsAcceptor,
+    router: Router,
+    stop: CancellationToken,
+) {
     // Answers are one small write each; waiting for more to send would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
@@ -106,13 +165,27 @@ async fn connection(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor, route
             return;
         }
     };
+    let (asked, source) = (CancellationToken::new(), Source(counted.source()));
+    let service = {
+        let (asked, router) = (asked.clone(), TowerToHyperService::new(router));
+        hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+            asked.cancel();
+            request.extensions_mut().insert(source);
+            hyper::service::Service::call(&router, request)
+        })
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = in_the_way(&counted, &asked) => {
+            tracing::debug!(%peer, "a connection without a request makes room for others");
+            return;
+        }
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -120,5 +193,19 @@ async fn connection(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor, route
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "connection ended with an error");
+    }
+}
+
+/// Returns when the connection has asked nothing for [`FIRST_REQUEST`] and there are many.
+async fn in_the_way(counted: &Counted, asked: &CancellationToken) {
+    let idle = async {
+        tokio::time::sleep(FIRST_REQUEST).await;
+        while !counted.is_crowded() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        () = asked.cancelled() => std::future::pending().await,
+        () = idle => {}
     }
 }

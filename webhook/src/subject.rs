@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// Longest uid that is sent back; Kubernetes uses 36 characters.
 const MAX_UID: usize = 128;
+/// Most groups of a requester that are read; nobody is in so many, but a body may say so.
+const MAX_GROUPS: usize = 10_000;
 
 /// Who asked for what, as metrics and audit lines need it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,10 +45,49 @@ pub(crate) struct UserInfo {
     pub username: Option<String>,
     #[serde(default)]
     pub uid: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "groups")]
     pub groups: Option<Vec<String>>,
     #[serde(default)]
     pub extra: Option<BTreeMap<String, Vec<String>>>,
+}
+
+/// Of [`UserInfo`], what a [`Subject`] has.
+#[derive(Debug, Default, Deserialize)]
+struct Requester {
+    #[serde(default)]
+    username: Option<String>,
+    #[serde(default, deserialize_with = "groups")]
+    groups: Option<Vec<String>>,
+}
+
+fn groups<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    struct Groups;
+
+    impl<'de> Visitor<'de> for Groups {
+        type Value = Option<Vec<String>>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a list of groups")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut groups = Vec::new();
+            while groups.len() < MAX_GROUPS {
+                match list.next_element()? {
+                    Some(group) => groups.push(group),
+                    None => return Ok(Some(groups)),
+                }
+            }
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(Some(groups))
+        }
+    }
+
+    deserializer.deserialize_any(Groups)
 }
 
 /// What the JSON text `body`, which may end early, says of its request; None without a uid.
@@ -112,7 +153,7 @@ impl<'de> Visitor<'de> for Member<'_> {
                 }
                 (Level::Request, "operation") => self.found.borrow_mut().verb = text(map.next_value()?),
                 (Level::Request, "userInfo") => {
-                    let user = map.next_value::<UserInfo>()?;
+                    let user = map.next_value::<Requester>()?;
                     let mut found = self.found.borrow_mut();
                     found.user = user.username.unwrap_or_default();
                     found.groups = user.groups.unwrap_or_default();
@@ -159,6 +200,16 @@ mod tests {
             uid(format!(r#"{{"request":{{"uid":"{}"}}}}"#, "x".repeat(500)).as_bytes()),
             None
         );
+    }
+
+    #[test]
+    fn a_body_that_is_all_groups_is_read_to_its_end() {
+        let many = vec!["\"g\""; super::MAX_GROUPS + 5].join(",");
+        let body =
+            format!(r#"{{"request":{{"uid":"u","userInfo":{{"groups":[{many}],"username":"alice"}},"name":"lab"}}}}"#);
+        let subject = find(body.as_bytes()).expect("a uid");
+        assert_eq!(subject.groups.len(), super::MAX_GROUPS);
+        assert_eq!((subject.user.as_str(), subject.name.as_str()), ("alice", "lab"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ async fn replica(authority: &Authority, harness: Harness) -> Replica {
     let address = listener.local_addr().expect("address");
     let ending = Ending::default();
     let tls = Arc::new(server_config(source).expect("TLS settings"));
-    let task = tokio::spawn(serve(listener, tls, harness.router, ending.clone()));
+    let task = tokio::spawn(serve(listener, tls, harness.router, Default::default(), ending.clone()));
     Replica {
         address,
         ending,

@@ -24,7 +24,7 @@ async fn start(source: Source) -> (SocketAddr, Ending) {
     let ending = Ending::default();
     let harness = Harness::new(snapshot());
     let tls = Arc::new(server_config(source).expect("TLS settings"));
-    tokio::spawn(serve(listener, tls, harness.router, ending.clone()));
+    tokio::spawn(serve(listener, tls, harness.router, Default::default(), ending.clone()));
     (address, ending)
 }
 

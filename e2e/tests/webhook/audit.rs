@@ -86,7 +86,13 @@ impl Scripted {
         let ending = Ending::default();
         let parameters = Parameters::url(&format!("https://{}", listener.local_addr()?));
         let tls = Arc::new(server_config(source)?);
-        runtime.spawn(serve(listener, tls, router(Arc::new(reviewer)), ending.clone()));
+        runtime.spawn(serve(
+            listener,
+            tls,
+            router(Arc::new(reviewer)),
+            Default::default(),
+            ending.clone(),
+        ));
 
         let mut items = [
             serde_json::to_value(validating(&parameters))?,

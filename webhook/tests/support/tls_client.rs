@@ -1,6 +1,6 @@
 //! A caller as an API server is one: HTTP/1.1 with keep-alive over TLS, trusting a bundle.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full};
@@ -9,7 +9,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
 pub struct Connection {
@@ -43,7 +43,21 @@ impl Connection {
     }
 
     pub async fn open_with(address: SocketAddr, config: Arc<rustls::ClientConfig>) -> std::io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+        Self::over(TcpStream::connect(address).await?, address, config).await
+    }
+
+    /// From another address of this machine.
+    pub async fn open_from(
+        source: IpAddr,
+        address: SocketAddr,
+        config: Arc<rustls::ClientConfig>,
+    ) -> std::io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((source, 0).into())?;
+        Self::over(socket.connect(address).await?, address, config).await
+    }
+
+    async fn over(stream: TcpStream, address: SocketAddr, config: Arc<rustls::ClientConfig>) -> std::io::Result<Self> {
         let name = ServerName::from(address.ip());
         let stream = TlsConnector::from(config).connect(name, stream).await?;
         let shown = stream
@@ -58,11 +72,11 @@ impl Connection {
         Ok(Self { sender, shown })
     }
 
-    pub async fn call(&mut self, path: &str, body: String) -> Result<Reply, hyper::Error> {
+    pub async fn call(&mut self, path: &str, body: impl Into<Bytes>) -> Result<Reply, hyper::Error> {
         self.sender.ready().await?;
         let request = hyper::Request::post(path)
             .header("host", "webhook")
-            .body(Full::new(Bytes::from(body)));
+            .body(Full::new(body.into()));
         let response = self.sender.send_request(request.expect("request")).await?;
         let status = response.status().as_u16();
         let closes = response
