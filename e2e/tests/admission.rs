@@ -176,6 +176,25 @@ fn remove_namespace(caller: &Caller, namespace: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Makes the API server say that it wrote `field` of a stored object at `at`: what it says of another writer's fields can be
+/// set, where something else changes too.
+fn backdate(caller: &Caller, object: &Value, field: Value, at: Timestamp) -> Result<()> {
+    let mut stored = caller.get(object)?.body;
+    stored["metadata"]["labels"]["example.net/backdated"] = json!("yes");
+    stored["metadata"]["managedFields"] = json!([{
+        "manager": "tailnet-operator", "operation": "Update", "apiVersion": stored["apiVersion"],
+        "fieldsType": "FieldsV1", "fieldsV1": field, "time": at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    }]);
+    let said = caller.update_as(&stored, false, None)?;
+    ensure!(said.status.is_success(), "{said:?}");
+    Ok(())
+}
+
+/// Whether facts of the fixture are old.
+fn is_stale(case: &Case) -> bool {
+    case.cluster.facts.values().any(|aged| aged.age_seconds > 60)
+}
+
 /// What the operator would have published.
 fn publish(caller: &Caller, case: &Case) -> Result<()> {
     let create = |object: Value| -> Result<()> {
@@ -185,11 +204,18 @@ fn publish(caller: &Caller, case: &Case) -> Result<()> {
     };
     for (tailnet, aged) in &case.cluster.facts {
         let renewed = Timestamp::now() - SignedDuration::from_secs(i64::try_from(aged.age_seconds)?);
+        let published = |object: Value, field: Value| -> Result<()> {
+            create(object.clone())?;
+            if is_stale(case) {
+                backdate(caller, &object, field, renewed)?;
+            }
+            Ok(())
+        };
         let mut facts = aged.facts.clone();
         // The heartbeat decides; facts that were read later than it would be younger than the fixture says.
         facts.read_at = (renewed - SignedDuration::from_secs(1)).to_string();
         for chunk in facts.to_chunks() {
-            create(json!({
+            let config_map = json!({
                 "apiVersion": "v1", "kind": "ConfigMap",
                 "metadata": {
                     "name": names::tailnet::facts_config_map(tailnet, chunk.index), "namespace": NAMESPACE,
@@ -200,13 +226,15 @@ fn publish(caller: &Caller, case: &Case) -> Result<()> {
                     },
                 },
                 "data": {"chunk": chunk.text},
-            }))?;
+            });
+            published(config_map, json!({"f:data": {"f:chunk": {}}}))?;
         }
-        create(json!({
+        let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": names::tailnet::facts_lease(tailnet), "namespace": NAMESPACE},
             "spec": {"renewTime": format!("{renewed:.6}")},
-        }))?;
+        });
+        published(lease, json!({"f:spec": {"f:renewTime": {}}}))?;
     }
     for config_map in case.cluster.config_maps.iter().flatten() {
         let mut config_map = written(config_map);
@@ -380,7 +408,8 @@ fn stored(caller: &Caller, case: &Case) -> Result<(StatusCode, Value)> {
     Ok((said.status, said.body["metadata"]["resourceVersion"].clone()))
 }
 
-fn replay(caller: &Caller, case: &Case) -> Result<Went> {
+/// `restart` starts the webhook anew: what a watch brings has just happened, so that only what was there before can be old.
+fn replay(caller: &Caller, case: &Case, restart: impl FnOnce() -> Result<()>) -> Result<Went> {
     clear(caller)?;
     prepare_namespaces(caller, case)?;
     for service in case.cluster.services.iter().flatten() {
@@ -394,6 +423,9 @@ fn replay(caller: &Caller, case: &Case) -> Result<Went> {
         ensure!(said.status.is_success(), "{}: {said:?}", case.name);
     }
     publish(caller, case)?;
+    if is_stale(case) {
+        restart()?;
+    }
     for (name, labels) in &case.cluster.namespace_labels {
         let labels = json!({"metadata": {"labels": labels}});
         let said = setup(
@@ -505,12 +537,19 @@ fn every_fixture_gives_its_answer_on_a_real_api_server() -> Result<()> {
     let (mut exactly, mut named, mut unnamed, mut no_setup, mut failures) = (0, 0, Vec::new(), Vec::new(), Vec::new());
     for (number, (flags, cases)) in by_config.iter().enumerate() {
         clear(&caller)?;
-        let webhook = Webhook::start_with(cluster, &format!("webhook-fixtures-{number}"), 9443, flags)?;
+        let mut webhook = Webhook::start_with(cluster, &format!("webhook-fixtures-{number}"), 9443, flags)?;
         webhook.install(cluster, except(SETUP))?;
         webhook.wait_ready()?;
         webhook.wait_called(cluster)?;
-        for case in cases {
-            match replay(&caller, case) {
+        for (index, case) in cases.iter().enumerate() {
+            let restart = || {
+                webhook.process.kill()?;
+                let name = format!("webhook-fixtures-{number}-{index}");
+                webhook = Webhook::start_with(cluster, &name, 9443, flags)?;
+                webhook.wait_ready()?;
+                webhook.wait_called(cluster)
+            };
+            match replay(&caller, case, restart) {
                 Ok(Went::Exactly) => exactly += 1,
                 Ok(Went::BySchema(true, _)) => named += 1,
                 Ok(Went::BySchema(false, why)) => unnamed.push(format!("{}: {why}", case.name)),

@@ -7,6 +7,7 @@ pub mod args;
 pub mod arming;
 pub mod audit;
 pub mod bypass;
+pub mod changed;
 pub mod clock;
 pub mod configuration;
 pub mod connections;

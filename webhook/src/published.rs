@@ -1,5 +1,8 @@
 //! What stands in ConfigMaps of the operator namespace, put together for the rules: what the operator publishes (facts with
 //! a Lease as heartbeat, claims), and the people's parts of policies.
+//!
+//! The heartbeat says by changing that the facts still hold. Its time is the operator's, whose clock may be wrong, so nothing
+//! is reckoned from it ([`crate::changed`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +18,9 @@ use tailnet_policies::claim_parts;
 use tailnet_policies::claims::{self, Claims};
 use tailnet_policies::facts::{Chunk, Facts, FactsError, chunk_of};
 
+use crate::changed::{Changed, written};
 use crate::clock::ApiClock;
+use crate::clock::moment::Moment;
 use crate::snapshot::SharedSnapshot;
 use crate::watches::{Key, Sink};
 
@@ -34,24 +39,27 @@ pub struct Published {
 #[derive(Default)]
 struct Tailnet {
     chunks: BTreeMap<usize, Chunk>,
-    /// When the facts that are in use were first read: a lower bound of the heartbeat.
-    read_at: Option<Timestamp>,
-    heartbeat: Option<Timestamp>,
+    /// When the API server wrote each of them.
+    written: BTreeMap<usize, Timestamp>,
+    /// The facts that are in use, by when the operator says that it read them first.
+    read_at: Option<Changed<String>>,
+    heartbeat: Option<Changed<Option<Timestamp>>>,
 }
 
 impl Tailnet {
-    /// Age of the facts at `now`; facts without any time are as old as can be.
-    fn age(&self, now: Timestamp) -> Duration {
-        match self.heartbeat.max(self.read_at) {
-            // A clock that is ahead of ours makes the facts fresh, not invalid.
-            Some(at) => Duration::try_from(now.duration_since(at)).unwrap_or(Duration::ZERO),
-            None => Duration::MAX,
-        }
+    /// Age of the facts; without any sign they are as old as can be.
+    fn age(&self, moment: Moment) -> Duration {
+        let signs = [
+            self.heartbeat.as_ref().map(|beat| beat.age(moment)),
+            // New facts come before their first heartbeat.
+            self.read_at.as_ref().map(|read| read.age(moment)),
+        ];
+        signs.into_iter().flatten().min().unwrap_or(Duration::MAX)
     }
 }
 
 impl Published {
-    /// Nothing known yet; ages go by `clock`.
+    /// Nothing known yet; how old what is found is, `clock` says.
     pub fn new(snapshot: Arc<SharedSnapshot>, clock: ApiClock) -> Self {
         Self {
             snapshot,
@@ -67,14 +75,14 @@ impl Published {
 
     /// Brings the ages in the snapshot up to now. Call it every second: rules know no clock.
     pub fn refresh_ages(&self) {
-        self.refresh_ages_at(self.clock.now());
+        self.refresh_ages_at(Moment::now());
     }
 
-    fn refresh_ages_at(&self, now: Timestamp) {
+    fn refresh_ages_at(&self, moment: Moment) {
         let ages: Vec<_> = self
             .tailnets()
             .iter()
-            .map(|(name, tailnet)| (name.clone(), tailnet.age(now)))
+            .map(|(name, tailnet)| (name.clone(), tailnet.age(moment)))
             .collect();
         if !ages.is_empty() {
             self.snapshot.write(|snapshot| {
@@ -85,15 +93,30 @@ impl Published {
         }
     }
 
-    fn chunks_changed(&self, name: &str, change: impl FnOnce(&mut BTreeMap<usize, Chunk>)) {
+    /// Takes a chunk with when it was written, or takes one away.
+    fn chunk_changed(&self, name: &str, index: usize, chunk: Option<(Chunk, Option<Timestamp>)>) {
         let mut tailnets = self.tailnets();
         let tailnet = tailnets.entry(name.to_owned()).or_default();
-        change(&mut tailnet.chunks);
+        tailnet.chunks.remove(&index);
+        tailnet.written.remove(&index);
+        if let Some((chunk, written)) = chunk {
+            tailnet.chunks.insert(index, chunk);
+            tailnet.written.extend(written.map(|written| (index, written)));
+        }
         let chunks: Vec<_> = tailnet.chunks.values().cloned().collect();
         match Facts::from_chunks(&chunks) {
             Ok(facts) => {
-                tailnet.read_at = facts.read_at.parse().ok();
-                let age = tailnet.age(self.clock.now());
+                let moment = Moment::now();
+                let written = tailnet.written.values().max().copied();
+                let before = tailnet.read_at.take();
+                tailnet.read_at = Some(Changed::update(
+                    before,
+                    facts.read_at.clone(),
+                    written,
+                    self.clock.now(),
+                    moment,
+                ));
+                let age = tailnet.age(moment);
                 self.snapshot
                     .write(|snapshot| snapshot.set_facts(name, Some(facts), age));
             }
@@ -152,9 +175,10 @@ impl Sink<ConfigMap> for Published {
             self.claims_changed(tailnet, index, text.map(String::as_str));
         } else if chunk_of(&name).is_some() {
             match Chunk::of_config_map(&name, object.labels(), object.annotations(), object.data.as_ref()) {
-                Ok(Some((tailnet, chunk))) => self.chunks_changed(tailnet, |chunks| {
-                    chunks.insert(chunk.index, chunk);
-                }),
+                Ok(Some((tailnet, chunk))) => {
+                    let written = written(&object.metadata, &["f:data"]);
+                    self.chunk_changed(tailnet, chunk.index, Some((chunk, written)));
+                }
                 Ok(None) => {}
                 Err(error) => tracing::warn!(config_map = name, %error, "facts chunk cannot be used"),
             }
@@ -177,9 +201,7 @@ impl Sink<ConfigMap> for Published {
         if let Some((tailnet, index)) = names::tailnet::claims_part_of(name) {
             self.claims_changed(tailnet, index, None);
         } else if let Some((tailnet, index)) = chunk_of(name) {
-            self.chunks_changed(tailnet, |chunks| {
-                chunks.remove(&index);
-            });
+            self.chunk_changed(tailnet, index, None);
         } else {
             self.base_changed(name, None);
         }
@@ -197,7 +219,18 @@ impl Sink<Lease> for Published {
             .as_ref()
             .and_then(|spec| spec.renew_time.as_ref())
             .map(|time| time.0);
-        self.tailnets().entry(tailnet.to_owned()).or_default().heartbeat = renewed;
+        let written = written(&object.metadata, &["f:spec", "f:renewTime"]);
+        let mut tailnets = self.tailnets();
+        let known = tailnets.entry(tailnet.to_owned()).or_default();
+        let before = known.heartbeat.take();
+        known.heartbeat = Some(Changed::update(
+            before,
+            renewed,
+            written,
+            self.clock.now(),
+            Moment::now(),
+        ));
+        drop(tailnets);
         self.refresh_ages();
     }
 
@@ -226,6 +259,7 @@ mod tests {
 
     use super::Published;
     use crate::clock::ApiClock;
+    use crate::clock::moment::Moment;
     use crate::snapshot::SharedSnapshot;
     use crate::watches::Sink;
 
@@ -289,32 +323,74 @@ mod tests {
         assert_eq!(nodes(&snapshot), None);
     }
 
+    fn heartbeat(renewed: Timestamp, written: Timestamp) -> Lease {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "tailnet-facts-corp-eu",
+                "managedFields": [{"time": written.to_string(), "fieldsV1": {"f:spec": {"f:renewTime": {}}}}],
+            },
+            "spec": {"renewTime": renewed.to_string()},
+        }))
+        .expect("a Lease")
+    }
+
+    /// The operator's clock is right, or years off.
+    const OFF: [SignedDuration; 3] = [
+        SignedDuration::ZERO,
+        SignedDuration::from_hours(20_000),
+        SignedDuration::from_hours(-20_000),
+    ];
+
     #[test]
-    fn the_heartbeat_gives_the_age() {
+    fn the_heartbeat_gives_the_age_whatever_the_operators_clock_shows() {
+        let second = Duration::from_secs(1);
+        for off in OFF {
+            let (mut published, snapshot) = published();
+            let now = Timestamp::now();
+            let age = || snapshot.read(|snapshot| snapshot.facts("corp-eu").map(|aged| aged.age.as_secs()));
+            for mut part in config_maps(&facts(1, now + off)) {
+                let written = (now - SignedDuration::from_secs(500)).to_string();
+                let fields = json!([{"time": written, "fieldsV1": {"f:data": {"f:chunk": {}}}}]);
+                part.metadata.managed_fields = serde_json::from_value(fields).expect("fields");
+                published.upsert(&part);
+            }
+            assert_eq!(age(), Some(500), "read long ago, no heartbeat ({off})");
+            let renewed = now + off - SignedDuration::from_secs(20);
+            published.upsert(&heartbeat(renewed, now - SignedDuration::from_secs(20)));
+            assert_eq!(age(), Some(20), "as the API server says ({off})");
+            let later = Moment::now().after(10 * second);
+            published.refresh_ages_at(later);
+            assert_eq!(age(), Some(30), "{off}");
+            // Somebody labels the Lease: no heartbeat.
+            published.upsert(&heartbeat(renewed, now));
+            published.refresh_ages_at(later);
+            assert_eq!(age(), Some(30), "{off}");
+            published.upsert(&heartbeat(renewed + SignedDuration::from_secs(15), now));
+            assert_eq!(age(), Some(0), "it has just changed ({off})");
+            published.refresh_ages_at(Moment::now().after(600 * second));
+            assert_eq!(
+                age(),
+                Some(600),
+                "an operator that is silent makes nothing fresh ({off})"
+            );
+        }
+    }
+
+    #[test]
+    fn facts_whose_age_nobody_knows_are_old_until_the_heartbeat_changes() {
         let (mut published, snapshot) = published();
         let now = Timestamp::now();
-        let age = |snapshot: &SharedSnapshot| snapshot.read(|snapshot| snapshot.facts("corp-eu").map(|aged| aged.age));
-        config_maps(&facts(1, now - SignedDuration::from_secs(500)))
+        let age = || snapshot.read(|snapshot| snapshot.facts("corp-eu").map(|aged| aged.age));
+        config_maps(&facts(1, now))
             .iter()
             .for_each(|part| published.upsert(part));
-        assert!(
-            age(&snapshot).expect("facts") >= Duration::from_secs(500),
-            "read long ago, no heartbeat"
-        );
-        let lease: Lease = serde_json::from_value(json!({
-            "metadata": {"name": "tailnet-facts-corp-eu"},
-            "spec": {"renewTime": (now - SignedDuration::from_secs(20)).to_string()},
-        }))
-        .expect("a Lease");
+        assert_eq!(age(), Some(Duration::MAX));
+        let mut lease = heartbeat(now, now);
+        lease.metadata.managed_fields = None;
         published.upsert(&lease);
-        published.refresh_ages_at(now + SignedDuration::from_secs(10));
-        assert_eq!(age(&snapshot).map(|age| age.as_secs()), Some(30));
-        published.refresh_ages_at(now - SignedDuration::from_secs(100));
-        assert_eq!(
-            age(&snapshot),
-            Some(Duration::ZERO),
-            "a heartbeat from the future is fresh"
-        );
+        assert_eq!(age(), Some(Duration::MAX));
+        published.upsert(&heartbeat(now + SignedDuration::from_secs(15), now));
+        assert!(age().expect("facts") < Duration::from_secs(5));
     }
 
     #[test]
