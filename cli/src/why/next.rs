@@ -124,14 +124,19 @@ impl Next<'_> {
             .as_str()
             .unwrap_or_default();
         let parts: Vec<&str> = named.split('/').collect();
-        let plural =
-            |kind: &str| kinds::parse(kind).map_or_else(|| kind.to_ascii_lowercase(), |kind| kind.plural().to_owned());
-        match parts.as_slice() {
-            [kind, namespace, name] => self
-                .kubectl
-                .run_in(namespace, &format!("delete {} {}", plural(kind), quoted(name))),
-            [kind, name] => self.kubectl.run(&format!("delete {} {}", plural(kind), quoted(name))),
-            _ => self.own("describe"),
+        // Somebody else wrote it: what is not a kind of ours is no word of a command.
+        let (kind, namespace, name) = match parts.as_slice() {
+            [kind, namespace, name] => (kinds::parse(kind), Some(namespace), name),
+            [kind, name] => (kinds::parse(kind), None, name),
+            _ => return self.own("describe"),
+        };
+        let Some(kind) = kind else {
+            return self.own("describe");
+        };
+        let delete = format!("delete {} {}", kind.plural(), quoted(name));
+        match namespace {
+            Some(namespace) => self.kubectl.run_in(namespace, &delete),
+            None => self.kubectl.run(&delete),
         }
     }
 
@@ -184,8 +189,9 @@ impl Next<'_> {
             reason::CERTIFICATE_NOT_TRUSTED if text("/api/caConfigMapRef/name").is_none() => vec![
                 self.in_operators(&ca_map),
                 self.kubectl.run(&format!(
-                    "patch tailnet {} --type=merge -p '{{\"spec\":{{\"api\":{{\"caConfigMapRef\":{{\"name\":\"{ca}\"}}}}}}}}'",
-                    quoted(self.scene.tailnet_name())
+                    "patch tailnet {} --type=merge -p {}",
+                    quoted(self.scene.tailnet_name()),
+                    quoted(&json!({"spec": {"api": {"caConfigMapRef": {"name": ca}}}}).to_string())
                 )),
             ],
             reason::CERTIFICATE_NOT_TRUSTED | reason::CA_UNUSABLE | reason::CA_NOT_FOUND => vec![format!(
@@ -194,9 +200,19 @@ impl Next<'_> {
                 self.kubectl.run("apply -f -")
             )],
             reason::TLS_FAILED => {
-                let authority = endpoint.split("://").nth(1).unwrap_or(endpoint).split('/').next().unwrap_or_default();
+                let authority = endpoint
+                    .split("://")
+                    .nth(1)
+                    .unwrap_or(endpoint)
+                    .split('/')
+                    .next()
+                    .unwrap_or_default();
                 let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-                let connect = if host == authority { format!("{host}:443") } else { authority.to_owned() };
+                let connect = if host == authority {
+                    format!("{host}:443")
+                } else {
+                    authority.to_owned()
+                };
                 vec![format!(
                     "openssl s_client -connect {} -servername {} </dev/null | openssl x509 -noout -subject -ext subjectAltName -enddate",
                     quoted(&connect),
@@ -298,8 +314,9 @@ impl Next<'_> {
         let hosts = spec["dns"]["hostsConfigMap"].as_str().unwrap_or("tailnet-hosts");
         Some(match reason {
             reason::NO_HOSTS_CONFIG_MAP => vec![self.kubectl.run(&format!(
-                "patch tailnet {} --type=merge -p '{{\"spec\":{{\"dns\":{{\"hostsConfigMap\":\"{hosts}\"}}}}}}'",
-                quoted(self.scene.tailnet_name())
+                "patch tailnet {} --type=merge -p {}",
+                quoted(self.scene.tailnet_name()),
+                quoted(&json!({"spec": {"dns": {"hostsConfigMap": hosts}}}).to_string())
             ))],
             reason::NOT_PUBLISHED => vec![self.in_operators(&format!(
                 "get configmap {} -o jsonpath='{{.data.{}}}'",
@@ -413,8 +430,10 @@ impl Next<'_> {
     }
 }
 
+/// The router in a comment, which ends with its line: a name from Headscale must not begin another.
 fn printable_name(router: &str) -> String {
-    format!("router {router}")
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    format!("router {}", router.chars().map(printable).collect::<String>())
 }
 
 /// Gets the policy, lets people edit it, and sets it.

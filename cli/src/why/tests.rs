@@ -5,6 +5,7 @@ use tailnet_crds::agent::{AgentNode, AgentStatus, AgentTarget, DialResult, FORMA
 use tailnet_crds::{Kind, Team};
 use tailnet_policies::facts::{Facts, NodeFacts, RouteFacts};
 
+use super::link::Link;
 use super::probe::{Agent, Probe};
 use super::*;
 
@@ -297,4 +298,59 @@ fn nothing_in_the_answer_moves_the_terminal() {
     let text = text(&ask(scene));
     assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}[2J"), "{text}");
     assert!(text.contains("BROKEN  key"), "{text}");
+}
+
+#[test]
+fn what_others_write_is_no_word_of_a_command() {
+    let commands = |scene: &Scene, reason: &str, target: Option<&str>| {
+        let next = Next {
+            scene,
+            kubectl: Kubectl::default(),
+            operator_namespace: "tailnet-system",
+        };
+        let link = Link {
+            link: "accepted".to_owned(),
+            target: target.map(str::to_owned),
+            state: State::Broken,
+            reason: reason.to_owned(),
+            message: String::new(),
+            turn: None,
+            next: Vec::new(),
+        };
+        next.commands(&link)
+    };
+    let takes_over = |named: &str| {
+        let mut scene = scene();
+        scene.object["metadata"]["annotations"] = json!({"tsunaro.io/takes-over": named});
+        commands(&scene, "WaitingForHolder", None)
+    };
+    assert_eq!(
+        takes_over("TailnetEgress/tailnet-system/old"),
+        ["kubectl -n tailnet-system delete tailnetegresses old"]
+    );
+    assert_eq!(takes_over("Tailnet/old"), ["kubectl delete tailnets old"]);
+    let describe = "kubectl -n tailnet-system describe tailnetegress team-a";
+    for kind in [
+        "$(reboot)",
+        "pods,nodes",
+        "x;reboot",
+        "Namespace",
+        "",
+        "-A --all tailnets",
+    ] {
+        assert_eq!(takes_over(&format!("{kind}/a/old")), [describe], "{kind}");
+        assert_eq!(takes_over(&format!("{kind}/old")), [describe], "{kind}");
+    }
+    assert_eq!(takes_over("Tailnet/$(reboot)"), ["kubectl delete tailnets '$(reboot)'"]);
+
+    let mut odd = scene();
+    let tailnet = odd.tailnet.as_mut().expect("a Tailnet");
+    tailnet["spec"]["dns"] = json!({"hostsConfigMap": "it's\"}"});
+    assert_eq!(
+        commands(&odd, "NoHostsConfigMap", None),
+        [r#"kubectl patch tailnet demo --type=merge -p '{"spec":{"dns":{"hostsConfigMap":"it'\''s\"}"}}}'"#]
+    );
+    odd.object["status"]["targets"][0]["router"] = json!("depot:\nreboot");
+    let lines = commands(&odd, "NotServing", Some("db"));
+    assert!(lines.iter().all(|line| !line.contains('\n')), "{lines:?}");
 }
