@@ -3,12 +3,14 @@
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::core::{GroupVersionKind, Status};
 use serde_json::{Value, json};
+use tailnet_crds::audit::VALIDATE;
 use tailnet_crds::{API_VERSION, Kind};
 
 use super::Surroundings;
 use super::check::{Check, State};
 use super::objects::Objects;
 use crate::kinds;
+use crate::kubectl::{Kubectl, quoted};
 
 /// Name of both configurations, as the chart has them.
 const NAME: &str = "tailnet-webhook";
@@ -53,7 +55,45 @@ async fn configuration(around: &Surroundings, kind: &str, plural: &str) -> Check
         }
         Err(error) => return Check::unread(&check, &format!("{kind} {NAME}"), &error),
     };
-    judged(around, &check, &live["webhooks"])
+    let entries = &live["webhooks"];
+    let open =
+        (kind == "ValidatingWebhookConfiguration").then(|| open(&around.kubectl, &around.namespace, &check, entries));
+    open.flatten().unwrap_or_else(|| judged(around, &check, entries))
+}
+
+/// What is wrong where the entry that checks our kinds lets writes through.
+fn open(kubectl: &Kubectl, namespace: &str, check: &str, entries: &Value) -> Option<Check> {
+    let entry = entries
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["name"] == VALIDATE);
+    match entry.map(|entry| &entry["failurePolicy"]) {
+        None => Some(Check::fail(
+            check,
+            format!("it has no entry {VALIDATE}: nothing is checked at kubectl apply"),
+            vec!["# helm upgrade --install … brings it back".to_owned()],
+        )),
+        Some(policy) if policy == "Ignore" => {
+            let fail = json!({"webhooks": [{"name": VALIDATE, "failurePolicy": "Fail"}]}).to_string();
+            Some(Check::fail(
+                check,
+                format!(
+                    "failurePolicy of {VALIDATE} is Ignore: while the API server does not reach the webhook, objects are stored \
+                     unchecked. The webhook sets Fail by itself once the API server reaches it"
+                ),
+                vec![
+                    kubectl.run_in(namespace, "logs -l app.kubernetes.io/component=webhook --tail=30"),
+                    "# to close it at once; writes are refused then until the webhook is reached".to_owned(),
+                    kubectl.run(&format!(
+                        "patch validatingwebhookconfiguration {NAME} --type=strategic -p {}",
+                        quoted(&fail)
+                    )),
+                ],
+            ))
+        }
+        Some(_) => None,
+    }
 }
 
 fn judged(around: &Surroundings, check: &str, entries: &Value) -> Check {
@@ -188,5 +228,34 @@ async fn mutates(around: &Surroundings, objects: &Objects) -> Check {
             CHECK,
             format!("not known, since the object that was tried is refused: {error}"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tailnet_crds::audit::{VALIDATE, VALIDATE_DELETE};
+
+    use super::{Check, State, open};
+    use crate::kubectl::Kubectl;
+
+    fn look(entries: &Value) -> Option<Check> {
+        open(&Kubectl::default(), "tailnet-system", "validating webhook", entries)
+    }
+
+    #[test]
+    fn an_open_entry_is_a_fault_with_its_fix() {
+        let other = json!({"name": VALIDATE_DELETE, "failurePolicy": "Ignore"});
+        let with = |policy: &str| json!([other, {"name": VALIDATE, "failurePolicy": policy}]);
+        assert!(look(&with("Fail")).is_none(), "the others are Ignore for good");
+        let found = look(&with("Ignore")).expect("a fault");
+        assert_eq!(found.state, State::Fail);
+        assert!(found.message.contains("Ignore"), "{}", found.message);
+        let wanted = "kubectl patch validatingwebhookconfiguration tailnet-webhook --type=strategic -p \
+                      '{\"webhooks\":[{\"name\":\"validate.tsunaro.io\",\"failurePolicy\":\"Fail\"}]}'";
+        assert!(found.next.iter().any(|line| line == wanted), "{:?}", found.next);
+        for without in [json!([other]), json!([]), Value::Null] {
+            assert_eq!(look(&without).expect("a fault").state, State::Fail, "{without}");
+        }
     }
 }
