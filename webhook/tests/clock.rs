@@ -44,7 +44,10 @@ async fn answer(listener: TcpListener, tls: rustls::ServerConfig, dates: Vec<Tim
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ndate: {date}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
-        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("answer");
+        stream
+            .write_all(format!("{head}{body}").as_bytes())
+            .await
+            .expect("answer");
         let _ = stream.shutdown().await;
     }
 }
