@@ -138,6 +138,18 @@ fn run(
     ignored: &[ObjectRef],
     notes: &mut Notes,
 ) -> Vec<Draft> {
+    let view = View::new(snapshot, object, old, request.layer, ignored);
+    run_some(request, object, &view, notes, |_| true)
+}
+
+/// The rules that `wanted` names, as far as they apply.
+fn run_some(
+    request: &Request,
+    object: &Object,
+    view: &View<'_>,
+    notes: &mut Notes,
+    wanted: impl Fn(&Rule) -> bool,
+) -> Vec<Draft> {
     let mut drafts = Vec::new();
     if let Err(error) = &object.spec {
         shape::misfit(
@@ -150,8 +162,11 @@ fn run(
         );
         return drafts;
     }
-    let view = View::new(snapshot, object, old, request.layer, ignored);
-    for rule in RULES.iter().copied().filter(|rule| applies(rule, request)) {
+    for rule in RULES
+        .iter()
+        .copied()
+        .filter(|rule| wanted(rule) && applies(rule, request))
+    {
         let mut report = Report {
             rule,
             drafts: &mut drafts,
@@ -159,9 +174,9 @@ fn run(
         };
         match rule.check {
             Check::Object(check) => check(object, &mut report),
-            Check::Cross(check) => check(object, &view, &mut report),
+            Check::Cross(check) => check(object, view, &mut report),
             Check::Transition(check) => {
-                if let (Some(old), Operation::Update) = (old, request.operation) {
+                if let (Some(old), Operation::Update) = (view.old(), request.operation) {
                     check(old, object, &mut report);
                 }
             }
@@ -176,8 +191,13 @@ fn run(
     drafts
 }
 
-/// The guard's findings on an object of the snapshot.
+/// The guard's denials of an object of the snapshot.
 pub(crate) fn verdict_of(object: &Object, snapshot: &Snapshot) -> Vec<Finding> {
+    verdict_by(object, snapshot, |_| true)
+}
+
+/// [`verdict_of`] by the rules that `wanted` names alone.
+pub(crate) fn verdict_by(object: &Object, snapshot: &Snapshot, wanted: impl Fn(&Rule) -> bool) -> Vec<Finding> {
     let request = Request {
         kind: object.kind,
         operation: Operation::Create,
@@ -189,7 +209,8 @@ pub(crate) fn verdict_of(object: &Object, snapshot: &Snapshot) -> Vec<Finding> {
         dry_run: false,
         layer: Layer::Guard,
     };
-    let mut drafts = run(&request, object, None, snapshot, &[], &mut Notes::new());
+    let view = View::new(snapshot, object, None, request.layer, &[]);
+    let mut drafts = run_some(&request, object, &view, &mut Notes::new(), wanted);
     bypass::let_past(&mut drafts, object, &request);
     drafts
         .into_iter()

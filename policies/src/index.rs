@@ -11,7 +11,7 @@ use crate::names::{self, Published};
 use crate::object::{Object, Spec};
 
 /// A question that the snapshot answers in constant time. Names are canonical.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum IndexKey {
     /// Everything that refers to a Tailnet, and the Tailnet itself.
     Member(String),
@@ -133,7 +133,7 @@ pub(crate) fn index_keys(object: &Object, tailnet: Option<&TailnetSpec>) -> Vec<
         }
         Ok(Spec::Egress(_) | Spec::Ingress(_)) | Err(_) => {}
     }
-    keys.sort_by_cached_key(|key| format!("{key:?}"));
+    keys.sort();
     keys.dedup();
     keys
 }

@@ -27,6 +27,7 @@ mod ratchet;
 mod report;
 pub mod request;
 mod rules;
+mod shared_index;
 pub mod snapshot;
 pub mod table;
 mod view;

@@ -111,6 +111,15 @@ pub fn cluster_name(tailnet: Option<&TailnetSpec>) -> Option<String> {
     Some(label.to_string())
 }
 
+/// Whether two states of a Tailnet give every object the same tags, host names and DNS names.
+pub(crate) fn are_alike(a: &TailnetSpec, b: &TailnetSpec) -> bool {
+    let templates = |spec: &TailnetSpec| {
+        let dns = spec.dns.as_ref()?;
+        Some((dns.ingress_name_template.clone(), dns.ingress_alias_template.clone()))
+    };
+    a.cluster_name == b.cluster_name && templates(a).unwrap_or_default() == templates(b).unwrap_or_default()
+}
+
 /// A DNS name that an ingress publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {

@@ -136,6 +136,8 @@ impl<'a> View<'a> {
         let under = self.snapshot.indexed(key);
         let all: Rivals<'a> = match under {
             [] => Rivals::Stored(&[]),
+            // Nobody asks for its own effect, which is a question of its own.
+            [only] if only.same_as(self.object) => Rivals::Stored(&[]),
             under if self.judging => Rivals::Stored(under),
             under => Rivals::Effective(self.snapshot.memo().effective(key, || {
                 let effective = under.iter().filter(|one| has_effect(one, self.snapshot));

@@ -121,37 +121,98 @@ fn many_objects_beside_each_other_grow_with_their_number() {
     grows_at_most(8.0, "ingresses beside each other", &ingress);
 }
 
-/// A Tailnet that takes its names elsewhere: every object of it is asked about.
-fn time_of_change(count: usize) -> Duration {
-    let (snapshot, _) = rivals(count, &ingress);
+/// The question about a Tailnet of which one field is changed.
+fn change(field: &str, value: Value) -> Request {
     let mut changed = tailnet();
-    changed["spec"]["dns"]["ingressNameTemplate"] = json!("{name}.{namespace}.example.org");
+    *changed["spec"].pointer_mut(field).unwrap() = value;
     let mut request = Request::for_object(Kind::Tailnet, changed, Layer::Webhook);
     request.operation = Operation::Update;
     request.old = Some(tailnet());
+    request
+}
+
+/// How long a verdict on a change of the Tailnet takes, as in the webhook: on a copy.
+fn time_of_change(snapshot: &Snapshot, request: &Request) -> Duration {
     let started = Instant::now();
     let copy = snapshot.clone();
     let copied = started.elapsed();
-    let outcome = evaluate(&request, &copy);
+    let outcome = evaluate(request, &copy);
     let whole = started.elapsed();
     assert!(!outcome.denied());
     println!(
-        "{count} members: copied in {copied:?}, evaluated in {:?}",
+        "{} objects: copied in {copied:?}, evaluated in {:?}",
+        snapshot.len(),
         whole - copied
     );
     whole
 }
 
-#[test]
-fn a_change_of_a_tailnet_grows_with_its_members() {
-    let (few, many) = match std::env::var_os("TAILNET_LONG_TESTS") {
+fn few_and_many() -> (usize, usize) {
+    match std::env::var_os("TAILNET_LONG_TESTS") {
         Some(_) => (2500, 10_000),
         None => (250, 1000),
-    };
+    }
+}
+
+/// A Tailnet that takes its names elsewhere: every object of it is asked about.
+#[test]
+fn a_change_of_a_tailnet_grows_with_its_members() {
+    let (few, many) = few_and_many();
+    let (few, many) = (rivals(few, &ingress).0, rivals(many, &ingress).0);
+    let request = change("/dns/ingressNameTemplate", json!("{name}.{namespace}.example.org"));
     let ratios: Vec<f64> = (0..6)
-        .map(|_| time_of_change(many).as_secs_f64() / time_of_change(few).as_secs_f64())
+        .map(|_| time_of_change(&many, &request).as_secs_f64() / time_of_change(&few, &request).as_secs_f64())
         .collect();
     assert!(ratios.iter().any(|ratio| *ratio <= 8.0), "{ratios:?}");
+}
+
+/// Who reads nothing of what changes is neither asked nor copied: forty times as many ingresses beside five sites.
+#[test]
+fn a_change_of_a_tailnet_costs_what_it_can_touch() {
+    let count = few_and_many().1;
+    let beside_sites = |count: usize| {
+        let mut snapshot = rivals(count, &ingress).0;
+        for at in 0..5 {
+            let spec = json!({ "tailnetRef": { "name": "corp" }, "prefixes": [format!("10.{at}.0.0/16")], "advertisedBy": ["tag:router"] });
+            snapshot.upsert(
+                Kind::TailnetSite,
+                json!({ "metadata": { "name": format!("s-{at}") }, "spec": spec }),
+            );
+        }
+        snapshot
+    };
+    let (few, many) = (beside_sites(count / 40), beside_sites(count));
+    let mut request = change("/server", json!("https://control.example.net"));
+    request.new.as_mut().unwrap()["spec"]["reservedNetworks"] = json!(["10.3.0.0/16"]);
+    let named = evaluate(&request, &many);
+    assert!(
+        named
+            .warnings()
+            .any(|finding| finding.rule == "TN107" && finding.detail.contains("TailnetSite s-3")),
+        "{named:?}"
+    );
+    let ratios: Vec<f64> = (0..10)
+        .map(|_| time_of_change(&many, &request).as_secs_f64() / time_of_change(&few, &request).as_secs_f64())
+        .collect();
+    assert!(ratios.iter().any(|ratio| *ratio <= 10.0), "{ratios:?}");
+}
+
+/// Of whoever reads what changes, only the rules that do are asked.
+#[test]
+fn a_change_of_a_tailnet_costs_less_than_asking_all_members() {
+    let (snapshot, objects) = rivals(few_and_many().1, &ingress);
+    let request = change("/policy/ingressSourceAllowlist", json!(["group:b"]));
+    let ratios: Vec<f64> = (0..6)
+        .map(|_| {
+            let change = time_of_change(&snapshot, &request);
+            let started = Instant::now();
+            for (kind, object) in &objects {
+                evaluate(&Request::guard(*kind, object.clone()), &snapshot);
+            }
+            change.as_secs_f64() / started.elapsed().as_secs_f64()
+        })
+        .collect();
+    assert!(ratios.iter().any(|ratio| *ratio <= 0.5), "{ratios:?}");
 }
 
 /// More than linear: each has all others for rivals, in whose order it finds those that are named.
