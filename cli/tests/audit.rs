@@ -301,6 +301,71 @@ fn gzip_standard_input_and_broken_lines() {
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("7 decisions"));
 }
 
+/// What `kubectl logs -l …` gives of several Pods: each Pod's streams mixed, one Pod after the other or line by line (`-f`),
+/// with what `--prefix` and `--timestamps` put in front, and how other tools that gather logs print a line.
+#[test]
+fn logs_of_several_pods_are_read_whatever_stands_in_front() {
+    let (stream, _) = logs();
+    let decisions: Vec<&str> = stream.lines().collect();
+    // The webhook's own log, in both of its formats, and another container's.
+    let others = [
+        "2026-11-30T12:00:00.000001Z  INFO tailnet_webhook::run: starts version=\"0.1.0\" namespace=tailnet-system",
+        r#"2026-11-30T12:00:00.000002Z  WARN tailnet_webhook::bypass: cannot ask whether the user may skip rules; it may not user="{\"schema\":\"tsunaro.io/admission-decision/v1\"}" error=timed out"#,
+        r#"{"timestamp":"2026-11-30T12:00:00.000003Z","level":"WARN","message":"facts cannot be used","tailnet":"corp","target":"tsunaro.io"}"#,
+        "I1130 12:00:00.000004       1 proxy.go:1] serving {\"address\":\"[::]:8443\"}",
+        "",
+    ];
+    let pods = ["tailnet-webhook-5d9c8b7f6d-2xkzq", "tailnet-webhook-5d9c8b7f6d-9vhtl"];
+    let time = "2026-11-30T12:00:01.234567891Z";
+    let fronts: [(&str, fn(&str, &str) -> String); 6] = [
+        ("kubectl logs", |_, _| String::new()),
+        ("--prefix", |pod, _| format!("[pod/{pod}/webhook] ")),
+        ("--timestamps", |_, time| format!("{time} ")),
+        ("--prefix --timestamps", |pod, time| {
+            format!("[pod/{pod}/webhook] {time} ")
+        }),
+        ("stern", |pod, _| format!("{pod} webhook ")),
+        ("files of the node", |_, time| format!("{time} stdout F ")),
+    ];
+    for (how, front) in fronts {
+        // Each Pod has every second decision, with other lines between.
+        let of = |at: usize| -> Vec<String> {
+            let mine = decisions.iter().skip(at).step_by(2);
+            mine.flat_map(|decision| others.iter().chain([decision]))
+                .map(|line| format!("{}{line}", front(pods[at], time)))
+                .collect()
+        };
+        let (first, second) = (of(0), of(1));
+        let one_after_the_other: Vec<&String> = first.iter().chain(&second).collect();
+        let mut line_by_line: Vec<&String> = Vec::new();
+        for at in 0..first.len().max(second.len()) {
+            line_by_line.extend(first.get(at).into_iter().chain(second.get(at)));
+        }
+        for lines in [one_after_the_other, line_by_line] {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            let output = run("audit", Path::new("/"), &["-o", "json"], text.as_bytes());
+            assert!(output.stderr.is_empty(), "{how}: {output:?}");
+            let summary: Value = serde_json::from_str(&stdout(&output)).unwrap();
+            assert_eq!(
+                summary["decisions"],
+                json!({"allow": 1, "warn": 0, "deny": 3, "bypass": 1, "error": 0}),
+                "{how}"
+            );
+            let read = &summary["read"];
+            assert_eq!(
+                (
+                    &read["streamLines"],
+                    &read["otherLines"],
+                    &read["brokenLines"],
+                    &read["duplicates"]
+                ),
+                (&json!(5), &json!(25), &json!(0), &json!(0)),
+                "{how}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_log_of_something_else_is_said() {
     let folder = folder();

@@ -150,8 +150,9 @@ impl<F: FnMut(Record)> Reader<F> {
         let head: Head = match serde_json::from_str(text) {
             Ok(head) => head,
             Err(error) => {
-                // A log text that happens to hold a brace and our group is no broken record.
-                let marked = text.contains(stream::SCHEMAS) || text.contains(api_server::VERSIONS);
+                // A log text that happens to hold a brace and our group is no broken record, nor is one that quotes a record.
+                let begins = text.starts_with("{\"");
+                let marked = begins && (text.contains(stream::SCHEMAS) || text.contains(api_server::VERSIONS));
                 return if marked || (start == 0 && !error.is_data()) {
                     Line::Broken(format!("is no JSON: {error}"))
                 } else {

@@ -4,6 +4,7 @@
 //! One story, since every part needs the ones before it; a failure names its step. TAILNET_LONG_TESTS=1 goes through the
 //! faults several times. The image comes from `cargo xtask test`, or from `cargo xtask image --dev`.
 
+mod audit_of_pods;
 mod bed;
 mod connection;
 mod faults;
@@ -46,7 +47,7 @@ fn installed_used_broken_repaired_removed() -> Result<()> {
 
 fn story(bed: &Bed) -> Result<()> {
     type Act = fn(&Bed) -> Result<()>;
-    let used: [(&str, Act); 11] = [
+    let used: [(&str, Act); 12] = [
         ("helm refuses a typo in the values", install::typos_are_refused),
         (
             "helm install into a namespace with the restricted standard",
@@ -56,6 +57,7 @@ fn story(bed: &Bed) -> Result<()> {
         ("the seeds, twice", install::seeds),
         // Only a Tailnet that is there says which cluster name a default has.
         ("admission answers: a default and a denial", install::admission_answers),
+        ("audit reads the logs of both webhook Pods", audit_of_pods::read),
         ("clients in two namespaces", connection::clients),
         (
             "a Pod of team-a queries the database behind the router",
