@@ -45,10 +45,26 @@ pub fn default_egress_hostname(cluster: Option<&str>, name: &str) -> String {
     bounded(&plain, hash.as_deref(), MAX_LABEL)
 }
 
+/// Most replicas of an object.
+const MAX_REPLICAS: i32 = 5;
+
+/// The host name of whose further replica a host name is, if it reads as one.
+pub(crate) fn first_of_replica(hostname: &str) -> Option<&str> {
+    let (first, number) = hostname.rsplit_once('-')?;
+    (2..=MAX_REPLICAS)
+        .any(|replica| number == replica.to_string())
+        .then_some(first)
+}
+
+/// Whether a replica's host name is so long that its first part may have been cut for the number.
+pub(crate) fn may_be_cut(hostname: &str) -> bool {
+    hostname.len() == MAX_LABEL
+}
+
 /// Host names of all replicas: `name`, `name-2`, `name-3` ….
 pub fn replica_hostnames(first: &str, replicas: i32) -> Vec<String> {
     let mut names = vec![first.to_owned()];
-    for replica in 2..=replicas.clamp(1, 5) {
+    for replica in 2..=replicas.clamp(1, MAX_REPLICAS) {
         let suffix = format!("-{replica}");
         let room = MAX_LABEL.saturating_sub(suffix.len());
         names.push(format!("{}{suffix}", head(first, room)));

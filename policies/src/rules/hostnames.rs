@@ -25,7 +25,8 @@ pub static TN313: Rule = Rule {
     message: "a host name is a DNS label that no other object has; a tenant's own choice ends in its namespace",
     why: "The host name is the node's name in Headscale and its MagicDNS name. When two nodes want one name, the second is called `name-1` \
           and keeps that name, so that whoever dials the name reaches the other one. Replicas add `-2`, `-3` to the name. A name that ends in two \
-          namespaces, such as `portal-team-a` in `team-a` and `a`, is kept for the longer one.",
+          namespaces, such as `portal-team-a` in `team-a` and `a`, is kept for the longer one; one that is a replica's of another namespace, such as \
+          `web-a-2` where there are the namespaces `a` and `a-2`, is kept for that: choices in `a-2` could not be told from it, so leave the host name to the default there.",
     example: "kind: TailnetIngress\nmetadata: { name: portal, namespace: team-a }\nspec:\n  hostname: vault",
     fix: "Leave `spec.hostname` out, or choose a free name that ends in `-<namespace>`.",
     check: Check::Cross(host_names),
@@ -79,11 +80,20 @@ fn tenants_choice(object: &Object, text: &Text<DnsLabel>, view: &View<'_>, repor
     };
     let cluster = names::cluster_name(view.tailnet_spec());
     if let Some(other) = namespace_of(chosen.as_str(), namespace, cluster.as_deref(), view) {
-        let detail = format!(
-            "reads as a name of namespace {}, and is kept for it: choose another name that ends in -{}",
-            cut(&other, 63),
-            cut(namespace, 63)
-        );
+        let detail = match other {
+            Reading::Choice(other) => format!(
+                "reads as a name of namespace {}, and is kept for it: choose another name that ends in -{}",
+                cut(&other, 63),
+                cut(namespace, 63)
+            ),
+            Reading::Replica(Some(other)) => format!(
+                "reads as the name of a further replica in namespace {}, and is kept for it: leave it out for the default",
+                cut(&other, 63)
+            ),
+            Reading::Replica(None) => {
+                "reads as the name of a further replica of a longer name: choose a shorter one".to_owned()
+            }
+        };
         report.forbidden("spec.hostname", text.as_str(), detail);
         return;
     }
@@ -104,9 +114,18 @@ fn tenants_choice(object: &Object, text: &Text<DnsLabel>, view: &View<'_>, repor
     report.forbidden("spec.hostname", text.as_str(), detail);
 }
 
+/// As what else a chosen name reads.
+enum Reading {
+    /// The choice or default of another namespace.
+    Choice(String),
+    /// A further replica of an object of another namespace; None where a long name was cut for its number, so that nobody
+    /// can tell whose.
+    Replica(Option<String>),
+}
+
 /// The other namespace whose choice or default a chosen name rather is: `portal-team-a` ends in `-a` too, but where there is
 /// a namespace `team-a` it is of that one. What an object has already it keeps.
-fn namespace_of(chosen: &str, own: &str, cluster: Option<&str>, view: &View<'_>) -> Option<String> {
+fn namespace_of(chosen: &str, own: &str, cluster: Option<&str>, view: &View<'_>) -> Option<Reading> {
     let key = ClaimKey::Hostname(chosen.to_owned());
     let has = match view.layer() {
         Layer::Webhook => !view.is_new(&key),
@@ -116,32 +135,48 @@ fn namespace_of(chosen: &str, own: &str, cluster: Option<&str>, view: &View<'_>)
     if has {
         return None;
     }
-    let splits = |text: &'_ str| -> Vec<(String, String)> {
-        text.match_indices('-')
-            .map(|(at, _)| (text[..at].to_owned(), text[at + 1..].to_owned()))
-            .collect()
-    };
     let exists = |namespace: &str| view.snapshot.has_namespace(namespace) == Some(true);
     let longer = splits(chosen)
-        .into_iter()
         .map(|(_, namespace)| namespace)
         .find(|namespace| namespace.len() > own.len() && exists(namespace));
-    longer.or_else(|| {
-        // The default name of a namespace with a dash, or of an object with one, ends in a hash.
-        let plain = match cluster {
-            Some(cluster) => chosen.strip_prefix(cluster)?.strip_prefix('-')?,
-            None => chosen,
-        };
-        let (rest, _) = plain.rsplit_once('-')?;
-        splits(rest)
-            .into_iter()
-            .find(|(name, namespace)| {
-                namespace != own
-                    && exists(namespace)
-                    && names::default_ingress_hostname(cluster, namespace, name) == chosen
-            })
-            .map(|(_, namespace)| namespace)
-    })
+    if let Some(namespace) = longer.map(str::to_owned) {
+        return Some(Reading::Choice(namespace));
+    }
+    let of_other = |namespace: &str| namespace != own && exists(namespace);
+    if let Some(namespace) = namespace_of_default(chosen, cluster, of_other) {
+        return Some(Reading::Choice(namespace));
+    }
+    // The replicas of an object cannot choose, so these names are theirs, whoever asks first.
+    let first = names::first_of_replica(chosen)?;
+    let of_choice = splits(first)
+        .map(|(_, namespace)| namespace)
+        .find(|namespace| of_other(namespace));
+    match of_choice
+        .map(str::to_owned)
+        .or_else(|| namespace_of_default(first, cluster, of_other))
+    {
+        Some(namespace) => Some(Reading::Replica(Some(namespace))),
+        None => names::may_be_cut(chosen).then_some(Reading::Replica(None)),
+    }
+}
+
+/// `(portal-team, a)` and `(portal, team-a)` of `portal-team-a`; the longest second part first.
+fn splits(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.match_indices('-').map(|(at, _)| (&text[..at], &text[at + 1..]))
+}
+
+/// The namespace, of those that `counts`, in which a host name with a hash at its end is some object's default.
+fn namespace_of_default(hostname: &str, cluster: Option<&str>, counts: impl Fn(&str) -> bool) -> Option<String> {
+    let plain = match cluster {
+        Some(cluster) => hostname.strip_prefix(cluster)?.strip_prefix('-')?,
+        None => hostname,
+    };
+    let (rest, _) = plain.rsplit_once('-')?;
+    splits(rest)
+        .find(|(name, namespace)| {
+            counts(namespace) && names::default_ingress_hostname(cluster, namespace, name) == hostname
+        })
+        .map(|(_, namespace)| namespace.to_owned())
 }
 
 /// A node of that name exists which is not this object's: it has neither its tag nor was made for it.
