@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, ObjectMeta};
 use kube::{Client, ResourceExt};
@@ -45,6 +45,10 @@ pub enum KeepError {
     },
 }
 
+/// How long a restored record keeps its claims for objects that are not back. A restore of thousands of objects takes
+/// minutes; what is kept longer keeps others waiting for an object that never comes.
+const RESERVED: SignedDuration = SignedDuration::from_mins(10);
+
 /// The keeper of the record. One per process, and only the leader's is used.
 pub struct Keeper {
     api: Api<ConfigMap>,
@@ -66,6 +70,8 @@ struct State {
     failed: BTreeMap<String, Failure>,
     /// [`Guard::version`] of the last decision.
     decided_at: u64,
+    /// When the first reservation of a restored record ends.
+    reserved_until: Option<Timestamp>,
 }
 
 type Record = BTreeMap<usize, Part>;
@@ -127,18 +133,20 @@ impl Keeper {
 
     /// Brings the record up to date with the guard's snapshot and the snapshot up to date with the record. Cheap when
     /// nothing changed. After it returns, what the snapshot says about holders is written down, except for the Tailnets in
-    /// [`Settled::failed`].
+    /// [`Settled::failed`]. `installation` is the UID of the operator's namespace: a record of another one was restored.
     ///
     /// # Errors
     /// When the records could not be listed at all; nobody may act on new claims then.
-    pub async fn settle(&self, guard: &Guard) -> Result<Settled, KeepError> {
+    pub async fn settle(&self, guard: &Guard, installation: &str) -> Result<Settled, KeepError> {
         let mut state = self.state.lock().await;
         if !state.loaded {
-            self.load(&mut state, guard).await?;
+            self.load(&mut state, guard, installation).await?;
         }
         let again = self.to_read_again(&state);
         let version = guard.version();
-        if again.is_empty() && state.decided_at == version {
+        let now = Timestamp::now();
+        let released = state.reserved_until.is_some_and(|until| until <= now);
+        if again.is_empty() && state.decided_at == version && !released {
             return Ok(Settled {
                 changed: Vec::new(),
                 failed: state.failures(),
@@ -150,29 +158,32 @@ impl Keeper {
                     state.failed.remove(&tailnet);
                     // What this process knows to be decided is put back; only a record that it has never read is followed.
                     if guard.with(|snapshot| snapshot.claims(&tailnet).is_none()) {
-                        guard.claims(&tailnet, whole(&record));
+                        guard.claims(&tailnet, whole(&tailnet, &record, installation));
                     }
                     state.records.insert(tailnet, record);
                 }
                 Err(error) => self.fail(&mut state, &tailnet, error),
             }
         }
-        let now = Timestamp::now().to_string();
         let (decided, known) = guard.with(|snapshot| {
-            let decided = resolve_claims(snapshot, &now);
+            let decided = resolve_claims(snapshot, &now.to_string());
             let known: BTreeSet<String> = snapshot
                 .list(Kind::Tailnet)
                 .map(|tailnet| tailnet.name.clone())
                 .collect();
             (decided, known)
         });
+        let reserved = decided.values().flat_map(|claims| claims.claims.values());
+        state.reserved_until = reserved
+            .filter_map(|claim| claim.reserved_until.as_deref()?.parse().ok())
+            .min();
         let mut changed = Vec::new();
         for (tailnet, claims) in decided {
             if state.failed.contains_key(&tailnet) {
                 continue;
             }
             let exists = known.contains(&tailnet);
-            match self.store(&mut state, &tailnet, &claims, exists).await {
+            match self.store(&mut state, &tailnet, &claims, exists, installation).await {
                 Ok(written) => {
                     self.backoff.succeeded(&tailnet);
                     if written {
@@ -230,7 +241,7 @@ impl Keeper {
         again
     }
 
-    async fn load(&self, state: &mut State, guard: &Guard) -> Result<(), KeepError> {
+    async fn load(&self, state: &mut State, guard: &Guard, installation: &str) -> Result<(), KeepError> {
         let mut records: BTreeMap<String, Record> = BTreeMap::new();
         let mut unusable = Vec::new();
         for config_map in self.list(label::TAILNET).await? {
@@ -257,7 +268,7 @@ impl Keeper {
             self.fail(state, &tailnet, error);
         }
         for (tailnet, record) in &records {
-            guard.claims(tailnet, whole(record));
+            guard.claims(tailnet, whole(tailnet, record, installation));
         }
         state.records = records;
         Ok(())
@@ -302,7 +313,14 @@ impl Keeper {
     }
 
     /// Writes the parts of one Tailnet's record that differ; true when anything was written or removed.
-    async fn store(&self, state: &mut State, tailnet: &str, claims: &Claims, exists: bool) -> Result<bool, KeepError> {
+    async fn store(
+        &self,
+        state: &mut State,
+        tailnet: &str,
+        claims: &Claims,
+        exists: bool,
+        installation: &str,
+    ) -> Result<bool, KeepError> {
         let record = state.records.entry(tailnet.to_owned()).or_default();
         let stored: BTreeMap<usize, Claims> = record
             .iter()
@@ -314,6 +332,12 @@ impl Keeper {
         })?;
         if claims.claims.is_empty() && (!exists || record.is_empty()) {
             wanted.clear();
+        }
+        for (index, part) in &mut wanted {
+            part.installation = match installation {
+                "" => stored.get(index).and_then(|stored| stored.installation.clone()),
+                known => Some(known.to_owned()),
+            };
         }
         let mut written = false;
         for (index, claims) in &wanted {
@@ -414,10 +438,27 @@ impl Part {
     }
 }
 
-/// The claims of all parts; None when there is none that can be read.
-fn whole(record: &Record) -> Option<Claims> {
-    let readable: Vec<&Claims> = record.values().filter_map(|part| part.claims.as_ref()).collect();
-    (!readable.is_empty()).then(|| claim_parts::merged(readable))
+/// The claims of all parts; None when there is none that can be read. What was written in another installation came from
+/// a backup: the UIDs in it are gone, so its claims are kept for objects of those names.
+fn whole(tailnet: &str, record: &Record, installation: &str) -> Option<Claims> {
+    let readable = record.values().filter_map(|part| part.claims.clone());
+    let followed: Vec<Claims> = readable
+        .map(|claims| {
+            let elsewhere = claims.installation.as_deref().filter(|written_in| *written_in != installation);
+            let Some(written_in) = elsewhere.filter(|_| !installation.is_empty()) else {
+                return claims;
+            };
+            let until = (Timestamp::now() + RESERVED).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            tracing::warn!(
+                tailnet,
+                written_in,
+                until,
+                "the claims record was restored from another installation; what it has is kept for objects of the same kind, namespace and name"
+            );
+            claims.restored(&until)
+        })
+        .collect();
+    (!followed.is_empty()).then(|| claim_parts::merged(&followed))
 }
 
 fn text_of(config_map: &ConfigMap) -> Option<&str> {

@@ -82,6 +82,7 @@ mod tests {
             name: name.into(),
             uid: Some("01234567-89ab-cdef-0123-456789abcdef".into()),
             since: since.into(),
+            reserved_until: None,
         }
     }
 

@@ -106,6 +106,9 @@ pub struct Claim {
     pub uid: Option<String>,
     /// RFC 3339 UTC time since when.
     pub since: String,
+    /// Only of a restored record whose holder is not back: RFC 3339 UTC time until which nobody else gets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_until: Option<String>,
 }
 
 impl Claim {
@@ -131,6 +134,10 @@ impl Claim {
 pub struct Claims {
     /// [`FORMAT_VERSION`].
     pub version: u32,
+    /// UID of the operator's namespace when this was written: a record with another one was restored from a backup, and
+    /// names UIDs that are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installation: Option<String>,
     /// Holder by key in its text form.
     pub claims: BTreeMap<String, Claim>,
 }
@@ -156,8 +163,20 @@ impl Claims {
     pub fn empty() -> Self {
         Self {
             version: FORMAT_VERSION,
+            installation: None,
             claims: BTreeMap::new(),
         }
+    }
+
+    /// A record that came from a backup: every claim is of whoever comes back under the holder's name, whatever its new UID,
+    /// and is kept for it until `until` (RFC 3339 UTC).
+    #[must_use]
+    pub fn restored(mut self, until: &str) -> Self {
+        for claim in self.claims.values_mut() {
+            claim.uid = None;
+            claim.reserved_until = Some(until.to_owned());
+        }
+        self
     }
 
     /// Reads the ConfigMap's text.
@@ -209,50 +228,103 @@ impl Want {
 /// Decides who holds what: the incumbents of `previous` first (longest first), then the others by creationTimestamp, then
 /// namespace, name and kind. A key that nobody wants any more is free. `now` is the `since` of new claims, RFC 3339 UTC.
 pub fn resolve(previous: &Claims, wants: &[Want], now: &str) -> Claims {
-    // Whoever has no creationTimestamp is not stored yet, hence youngest.
-    const YOUNGEST: &str = "~";
-    let mut ordered: Vec<(bool, &str, &Want)> = wants
-        .iter()
-        .filter_map(|want| {
-            let incumbent = previous
-                .holder(&want.key)
-                .filter(|claim| claim.is_of(&want.holder(), want.uid.as_deref()));
-            match incumbent {
-                Some(claim) => Some((false, claim.since.as_str(), want)),
-                None if want.keep_only => None,
-                None => Some((true, want.created.as_deref().unwrap_or(YOUNGEST), want)),
-            }
-        })
-        .collect();
-    ordered.sort_by(|(a_new, a_at, a), (b_new, b_at, b)| {
-        (a_new, a_at, &a.namespace, &a.name, a.kind, &a.key).cmp(&(b_new, b_at, &b.namespace, &b.name, b.kind, &b.key))
-    });
+    resolve_with_reserved(previous, wants, now, |_, _| false)
+}
 
-    let mut prefixes: PrefixIndex<ObjectRef> = PrefixIndex::default();
+/// [`resolve`], with what a restored record reserves: for whom `is_away` says that the holder may still come, the claim
+/// stays as it is while its time is not over.
+pub fn resolve_with_reserved(
+    previous: &Claims,
+    wants: &[Want],
+    now: &str,
+    is_away: impl Fn(&ClaimKey, &Claim) -> bool,
+) -> Claims {
+    let incumbents_and_others = wants.iter().filter_map(|want| Candidate::of(want, previous, now));
+    let reserved = previous.claims.iter().filter_map(|(key, claim)| {
+        let open = claim.reserved_until.as_deref().is_some_and(|until| now < until);
+        let key: ClaimKey = open.then(|| key.parse().ok()).flatten()?;
+        let candidate = Candidate {
+            new: false,
+            at: &claim.since,
+            kind: Kind::ALL.into_iter().find(|kind| kind.as_str() == claim.kind)?,
+            claim: claim.clone(),
+            key,
+        };
+        is_away(&candidate.key, claim).then_some(candidate)
+    });
+    // Who is back comes before his own reservation: the order of equals stays.
+    let mut ordered: Vec<Candidate<'_>> = incumbents_and_others.chain(reserved).collect();
+    ordered.sort_by(|a, b| a.rank().cmp(&b.rank()));
+
+    let mut prefixes: PrefixIndex<(Kind, Option<String>, String)> = PrefixIndex::default();
     let mut claims = Claims::empty();
-    for (new, since, want) in ordered {
-        let holder = want.holder();
-        if let ClaimKey::Prefix(prefix) = want.key {
+    for Candidate { kind, key, claim, .. } in ordered {
+        if let ClaimKey::Prefix(prefix) = key {
+            let holder = (kind, claim.namespace.clone(), claim.name.clone());
             if prefixes.overlapping(prefix).iter().any(|(_, other)| **other != holder) {
                 continue;
             }
             prefixes.insert(prefix, holder);
         }
-        claims.claims.entry(want.key.to_string()).or_insert_with(|| Claim {
-            kind: want.kind.as_str().to_owned(),
-            namespace: want.namespace.clone(),
-            name: want.name.clone(),
-            uid: want.uid.clone(),
-            since: if new { now } else { since }.to_owned(),
-        });
+        claims.claims.entry(key.to_string()).or_insert(claim);
     }
     claims
+}
+
+/// Who may get a key, and how he stands among the others.
+struct Candidate<'a> {
+    /// Whether he has it not yet.
+    new: bool,
+    /// Since when he has it, or since when he exists.
+    at: &'a str,
+    kind: Kind,
+    key: ClaimKey,
+    /// The claim, if he gets it.
+    claim: Claim,
+}
+
+impl<'a> Candidate<'a> {
+    fn of(want: &'a Want, previous: &'a Claims, now: &str) -> Option<Self> {
+        // Whoever has no creationTimestamp is not stored yet, hence youngest.
+        const YOUNGEST: &str = "~";
+        let incumbent = previous
+            .holder(&want.key)
+            .filter(|claim| claim.is_of(&want.holder(), want.uid.as_deref()));
+        if incumbent.is_none() && want.keep_only {
+            return None;
+        }
+        let at = match incumbent {
+            Some(claim) => claim.since.as_str(),
+            None => want.created.as_deref().unwrap_or(YOUNGEST),
+        };
+        let since = incumbent.map_or(now, |claim| claim.since.as_str());
+        Some(Self {
+            new: incumbent.is_none(),
+            at,
+            kind: want.kind,
+            key: want.key.clone(),
+            claim: Claim {
+                kind: want.kind.as_str().to_owned(),
+                namespace: want.namespace.clone(),
+                name: want.name.clone(),
+                uid: want.uid.clone(),
+                since: since.to_owned(),
+                reserved_until: None,
+            },
+        })
+    }
+
+    fn rank(&self) -> (bool, &str, Option<&str>, &str, Kind, &ClaimKey) {
+        let Claim { namespace, name, .. } = &self.claim;
+        (self.new, self.at, namespace.as_deref(), name, self.kind, &self.key)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const OLD: &str = "2026-01-01T00:00:00Z";
     const NOW: &str = "2026-06-01T00:00:00Z";
 
     fn want(name: &str, key: &str, created: &str) -> Want {
@@ -333,6 +405,52 @@ mod tests {
             holder(&resolve(&first, &[anew, rival], NOW), "tag:tag:x").as_deref(),
             Some("b")
         );
+    }
+
+    #[test]
+    fn a_restored_record_is_of_whoever_comes_back_under_the_name() {
+        let first = resolve(&Claims::empty(), &[want("a", "tag:tag:x", "2026-01-01T00:00:00Z")], OLD);
+        let restored = first.restored("2026-06-01T00:10:00Z");
+        let mut back = want("a", "tag:tag:x", "2026-06-01T00:00:00Z");
+        back.uid = Some("new".into());
+        let rival = want("b", "tag:tag:x", "2026-05-31T00:00:00Z");
+        let claims = resolve(&restored, &[rival, back], NOW);
+        let held = &claims.claims["tag:tag:x"];
+        assert_eq!(
+            (held.name.as_str(), held.uid.as_deref(), held.since.as_str()),
+            ("a", Some("new"), OLD)
+        );
+        assert_eq!(held.reserved_until, None, "it is his as any other");
+    }
+
+    #[test]
+    fn what_is_reserved_is_nobodys_until_its_time_is_over_or_its_holder_is_back() {
+        let keys = ["prefix:10.0.0.0/16", "name:x.example"];
+        let had: Vec<Want> = keys.iter().map(|key| want("a", key, OLD)).collect();
+        let restored = resolve(&Claims::empty(), &had, OLD).restored("2026-06-01T00:10:00Z");
+        // Older than the record, and overlapping instead of equal.
+        let rivals = [
+            want("b", "prefix:10.0.1.0/24", "2025-01-01T00:00:00Z"),
+            want("b", "name:x.example", "2025-01-01T00:00:00Z"),
+            want("b", "name:y.example", "2025-01-01T00:00:00Z"),
+        ];
+        let at = |now: &str, away: bool| resolve_with_reserved(&restored, &rivals, now, |_, _| away);
+        let kept = at(NOW, true);
+        assert_eq!(kept.claims["prefix:10.0.0.0/16"], restored.claims["prefix:10.0.0.0/16"]);
+        assert_eq!(holder(&kept, "name:x.example").as_deref(), Some("a"));
+        assert_eq!(holder(&kept, "prefix:10.0.1.0/24"), None);
+        assert_eq!(
+            holder(&kept, "name:y.example").as_deref(),
+            Some("b"),
+            "what nobody had is free"
+        );
+        for free in [at("2026-06-01T00:10:00Z", true), at(NOW, false)] {
+            assert_eq!(holder(&free, "prefix:10.0.1.0/24").as_deref(), Some("b"));
+            assert_eq!(holder(&free, "name:x.example").as_deref(), Some("b"));
+            assert_eq!(holder(&free, "prefix:10.0.0.0/16"), None);
+        }
+        // Decided again, it is the same.
+        assert_eq!(resolve_with_reserved(&kept, &rivals, NOW, |_, _| true), kept);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tailnet_crds::Kind;
 use tailnet_crds::names::label::{OWNER_KIND, OWNER_NAME};
 
 use crate::base::BaseDocument;
-use crate::claims::Claims;
+use crate::claims::{Claim, ClaimKey, Claims};
 use crate::facts::{Facts, NodeFacts};
 use crate::index::{IndexKey, index_keys, prefixes_of};
 use crate::memo::Memo;
@@ -231,6 +231,8 @@ pub struct Snapshot {
     base_documents: Option<HashMap<String, Arc<BaseDocument>>>,
     facts: HashMap<String, Arc<AgedFacts>>,
     claims: BTreeMap<String, Arc<Claims>>,
+    /// What restored records reserve, by Tailnet; nothing but for a while after a restore.
+    reserved: BTreeMap<String, Arc<[(ClaimKey, Claim)]>>,
     policies: Policies,
     clock: Option<Clock>,
 }
@@ -251,6 +253,7 @@ impl Snapshot {
             base_documents: None,
             facts: HashMap::new(),
             claims: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             policies: Policies::new(),
             clock: None,
         }
@@ -500,8 +503,16 @@ impl Snapshot {
     /// Sets the recorded claims of a Tailnet; None when there is no record.
     pub fn set_claims(&mut self, tailnet: &str, claims: Option<Claims>) {
         self.memo.forget();
+        self.reserved.remove(tailnet);
         match claims {
             Some(claims) => {
+                let reserved = claims.claims.iter().filter(|(_, claim)| claim.reserved_until.is_some());
+                let reserved: Arc<[_]> = reserved
+                    .filter_map(|(key, claim)| Some((key.parse().ok()?, claim.clone())))
+                    .collect();
+                if !reserved.is_empty() {
+                    self.reserved.insert(tailnet.to_owned(), reserved);
+                }
                 self.claims.insert(tailnet.to_owned(), Arc::new(claims));
             }
             None => {
@@ -520,6 +531,13 @@ impl Snapshot {
         self.claims
             .iter()
             .map(|(tailnet, claims)| (tailnet.as_str(), &**claims))
+    }
+
+    /// What restored records keep for holders that are not back, with the Tailnet of the record.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = (&str, &ClaimKey, &Claim)> {
+        self.reserved
+            .iter()
+            .flat_map(|(tailnet, all)| all.iter().map(move |(key, claim)| (tailnet.as_str(), key, claim)))
     }
 
     /// Puts one of the organisation's policies in force, or takes it out of force. Compile it beforehand, by

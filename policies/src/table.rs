@@ -150,6 +150,7 @@ pub static RULES: &[&Rule] = &[
     &rules::shape::TN015,
     &rules::agent_pods::TN016,
     &rules::references::TN017,
+    &rules::restored::TN018,
     &rules::server::TN101,
     &rules::server::TN102,
     &rules::templates::TN103,

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use tailnet_crds::{Kind, TailnetSpec};
 
-use crate::claims::ClaimKey;
+use crate::claims::{Claim, ClaimKey};
 use crate::evaluate::is_withdrawn;
 use crate::finding::{Class, ObjectRef};
 use crate::index::{IndexKey, claim_keys, tag_claim};
 use crate::object::Object;
+use crate::prefixes::overlap;
 use crate::report::{Report, Shown, Unchecked};
 use crate::request::Layer;
 use crate::snapshot::Snapshot;
@@ -260,7 +261,38 @@ impl<'a> View<'a> {
     }
 
     fn has_already(&self, key: &ClaimKey) -> bool {
-        self.existing || self.settled.as_ref().is_some_and(|keys| keys.contains(key))
+        self.existing || self.settled.as_ref().is_some_and(|keys| keys.contains(key)) || self.is_reserved_for_it(key)
+    }
+
+    /// Whether a restored record keeps `key` for this object: it is not new then, although it is created.
+    fn is_reserved_for_it(&self, key: &ClaimKey) -> bool {
+        self.snapshot
+            .reserved()
+            .any(|(tailnet, kept, claim)| kept == key && self.shares(key, tailnet) && self.is_its(claim))
+    }
+
+    fn is_its(&self, claim: &Claim) -> bool {
+        claim.is_of(&self.object.reference(), self.object.uid.as_deref())
+    }
+
+    /// For whom a restored record keeps what stands against `key`, while that object is not back.
+    pub(crate) fn reserved_against(&self, key: &ClaimKey) -> Option<(ObjectRef, &Claim)> {
+        self.snapshot.reserved().find_map(|(tailnet, kept, claim)| {
+            let against = match (key, kept) {
+                (ClaimKey::Prefix(a), ClaimKey::Prefix(b)) => overlap(a, b),
+                (ClaimKey::Tag(a), ClaimKey::Router { tag: b, .. })
+                | (ClaimKey::Router { tag: a, .. }, ClaimKey::Tag(b)) => a == b,
+                (ClaimKey::Router { .. }, _) => false,
+                (a, b) => a == b,
+            };
+            if !against || !self.shares(key, tailnet) || self.is_its(claim) {
+                return None;
+            }
+            let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == claim.kind)?;
+            let namespace = claim.namespace.as_deref();
+            let back = self.snapshot.get(kind, namespace, &claim.name).is_some();
+            (!back).then(|| (ObjectRef::ours(kind, namespace, &claim.name), claim))
+        })
     }
 
     /// Services share one namespace; everything else is held within a Tailnet.

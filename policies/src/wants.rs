@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tailnet_crds::Kind;
 
-use crate::claims::{ClaimKey, Claims, Want, resolve};
+use crate::claims::{Claim, ClaimKey, Claims, Want, resolve_with_reserved};
 use crate::evaluate::{organisation_refuses, verdict_of};
 use crate::index::claim_keys;
 use crate::object::Object;
@@ -17,6 +17,9 @@ use crate::table;
 /// An object gets nothing while it is being deleted, while its Tailnet does not exist (it keeps what it has), or while a
 /// rule denies it for another reason than a holder: a security rule takes away what it has, any other (the organisation's
 /// policies included) lets it keep that.
+///
+/// What a restored record reserves stays with a holder that is not back, for its time; once the object of that name is
+/// there, it has what it asks for and nothing else.
 pub fn resolve_claims(snapshot: &Snapshot, now: &str) -> BTreeMap<String, Claims> {
     let mut wants: BTreeMap<String, Vec<Want>> = snapshot
         .all_claims()
@@ -35,11 +38,20 @@ pub fn resolve_claims(snapshot: &Snapshot, now: &str) -> BTreeMap<String, Claims
         }
     }
 
+    let is_away = |tailnet: &str, claim: &Claim| {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == claim.kind);
+        let there = kind.is_some_and(|kind| snapshot.get(kind, claim.namespace.as_deref(), &claim.name).is_some());
+        // Which names an object has is known with its Tailnet only.
+        !there || snapshot.get(Kind::Tailnet, None, tailnet).is_none()
+    };
+
     // Services share the operator namespace: they are decided once for all Tailnets.
     let is_service = |want: &Want| matches!(want.key, ClaimKey::Service(_));
     let mut before = Claims::empty();
-    for (_, claims) in snapshot.all_claims() {
+    let mut recorded_by: BTreeMap<&str, &str> = BTreeMap::new();
+    for (tailnet, claims) in snapshot.all_claims() {
         let services = claims.claims.iter().filter(|(key, _)| key.starts_with("service:"));
+        recorded_by.extend(services.clone().map(|(key, _)| (key.as_str(), tailnet)));
         before
             .claims
             .extend(services.map(|(key, claim)| (key.clone(), claim.clone())));
@@ -50,14 +62,27 @@ pub fn resolve_claims(snapshot: &Snapshot, now: &str) -> BTreeMap<String, Claims
         .filter(|want| is_service(want))
         .cloned()
         .collect();
-    let services = resolve(&before, &service_wants, now);
+    let of = |key: &str| recorded_by.get(key).copied().unwrap_or_default();
+    let services = resolve_with_reserved(&before, &service_wants, now, |key, claim| {
+        is_away(of(&key.to_string()), claim)
+    });
 
     wants
         .into_iter()
         .map(|(tailnet, wants)| {
             let (service_wants, others): (Vec<_>, Vec<_>) = wants.into_iter().partition(is_service);
             let empty = Claims::empty();
-            let mut claims = resolve(snapshot.claims(&tailnet).unwrap_or(&empty), &others, now);
+            let before = snapshot.claims(&tailnet).unwrap_or(&empty);
+            let mut claims = resolve_with_reserved(before, &others, now, |key, claim| {
+                !matches!(key, ClaimKey::Service(_)) && is_away(&tailnet, claim)
+            });
+            let reserved = services
+                .claims
+                .iter()
+                .filter(|(key, claim)| claim.reserved_until.is_some() && of(key) == tailnet);
+            claims
+                .claims
+                .extend(reserved.map(|(key, claim)| (key.clone(), claim.clone())));
             for want in service_wants {
                 if let Some(claim) = services.holder(&want.key)
                     && claim.is_of(&want.holder(), want.uid.as_deref())

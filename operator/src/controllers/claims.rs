@@ -52,7 +52,7 @@ pub async fn settle(context: &Context, tailnet: &str) -> Result<(), Arc<KeepErro
 
 /// Settles the records and wakes the members of the Tailnets whose record changed.
 async fn settle_all(context: &Context) -> Result<Settled, KeepError> {
-    let settled = context.claims.settle(&context.guard).await?;
+    let settled = context.claims.settle(&context.guard, &context.installation()).await?;
     for tailnet in &settled.changed {
         context.enqueue_members(tailnet);
     }

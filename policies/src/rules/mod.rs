@@ -24,6 +24,7 @@ pub mod organisation;
 pub mod policy_lists;
 pub mod reachability;
 pub mod references;
+pub mod restored;
 pub mod server;
 pub mod shape;
 pub mod shared_objects;
