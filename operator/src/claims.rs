@@ -479,3 +479,52 @@ fn api_error(verb: &'static str, name: &str, source: kube::Error) -> KeepError {
         source: Box::new(source),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn record(installation: Option<&str>) -> Record {
+        let mut claims: Claims = serde_json::from_value(json!({ "version": 1, "claims": { "tag:tag:x": {
+            "kind": "TailnetSite", "name": "a", "uid": "old", "since": "2026-01-01T00:00:00Z",
+        } } }))
+        .unwrap();
+        claims.installation = installation.map(str::to_owned);
+        let part = Part {
+            config_map: ConfigMap::default(),
+            claims: Some(claims),
+        };
+        Record::from([(0, part)])
+    }
+
+    fn followed(written_in: Option<&str>, here: &str) -> (Option<String>, Option<Timestamp>) {
+        let claims = whole("corp", &record(written_in), here).unwrap();
+        let claim = &claims.claims["tag:tag:x"];
+        let until = claim.reserved_until.as_deref().map(|until| until.parse().unwrap());
+        (claim.uid.clone(), until)
+    }
+
+    #[test]
+    fn only_a_record_of_another_installation_was_restored() {
+        let as_it_is = (Some("old".to_owned()), None);
+        // Written by a version that did not say where; here; and while nobody knows where here is.
+        for (written_in, here) in [(None, "here"), (Some("here"), "here"), (Some("there"), "")] {
+            assert_eq!(followed(written_in, here), as_it_is, "{written_in:?} in {here:?}");
+        }
+        let before = Timestamp::now();
+        let (uid, until) = followed(Some("there"), "here");
+        assert_eq!(uid, None);
+        let kept = until.unwrap().duration_since(before);
+        assert!((kept - RESERVED).abs() <= SignedDuration::from_secs(60), "{kept}");
+    }
+
+    #[test]
+    fn a_record_that_nobody_can_read_is_none() {
+        let part = Part {
+            config_map: ConfigMap::default(),
+            claims: None,
+        };
+        assert!(whole("corp", &Record::from([(0, part)]), "here").is_none());
+    }
+}

@@ -147,24 +147,29 @@ fn members() -> impl Strategy<Value = (Kind, Option<&'static str>, Value)> {
                 json!({ "prefixes": [prefix], "advertisedBy": [tag] }),
             )
         });
-    let gateway = (
+    let gateways = (
         choice(&["web", "db", "gone"]),
         choice(&["10.1.0.0/16", "10.9.0.0/16"]),
         choice(&["tag:router", "tag:shared"]),
     )
         .prop_map(|(cname, lan, tag)| {
-            let spec = json!({
-                "image": "registry.example.net/tailscale:v1.98.3", "hostname": "gw", "tags": [tag],
-                "stateSecretRef": { "name": "gw-state" }, "routes": { "lan": [lan] },
-                "service": { "tailnetLBCIDR": "10.8.0.0/24", "loadBalancerIP": "10.8.0.1" },
-                "dns": {
-                    "image": "registry.example.net/coredns:1.14.7", "zone": "example.net", "serviceName": "gw-dns",
-                    "serviceClusterIP": "10.96.0.9", "staticRecords": [{ "name": cname, "target": "elsewhere.example.org" }],
-                },
-            });
+            let spec = gateway(cname, lan, tag);
             (Kind::TailnetGateway, Some("tailnet-system"), spec)
         });
-    prop_oneof![5 => ingress, 2 => egress, 2 => site, 1 => gateway]
+    prop_oneof![5 => ingress, 2 => egress, 2 => site, 1 => gateways]
+}
+
+/// The spec of a gateway whose zone has one record, with a target.
+fn gateway(record: &str, lan: &str, tag: &str) -> Value {
+    json!({
+        "image": "registry.example.net/tailscale:v1.98.3", "hostname": "gw", "tags": [tag],
+        "stateSecretRef": { "name": "gw-state" }, "routes": { "lan": [lan] },
+        "service": { "tailnetLBCIDR": "10.8.0.0/24", "loadBalancerIP": "10.8.0.1" },
+        "dns": {
+            "image": "registry.example.net/coredns:1.14.7", "zone": "example.net", "serviceName": "gw-dns",
+            "serviceClusterIP": "10.96.0.9", "staticRecords": [{ "name": record, "target": "elsewhere.example.org" }],
+        },
+    })
 }
 
 fn object(at: usize, kind: Kind, namespace: Option<&str>, mut spec: Value) -> Value {
@@ -285,6 +290,45 @@ proptest! {
             .collect();
         prop_assert_eq!(named, expected);
     }
+}
+
+/// A gateway's record and an ingress's name meet by a new template: both are named.
+#[test]
+fn a_gateway_is_named_whose_record_meets_a_name() {
+    let tailnet = |template: &str| {
+        let spec = json!({ "server": "https://control.example.net", "apiSecretRef": { "name": "x" }, "dns": { "ingressNameTemplate": template } });
+        json!({ "metadata": { "name": "corp" }, "spec": spec })
+    };
+    let (old, new) = (tailnet("{name}.example.org"), tailnet("{name}.example.net"));
+    let mut snapshot = Snapshot::closed(Config::default());
+    snapshot.upsert(Kind::Tailnet, &old);
+    let ingress = json!({ "allowFrom": [], "exposes": [{ "name": "x", "port": 443, "dnsLabel": "web", "backend": { "service": "s", "port": 1 } }] });
+    for (at, kind, namespace, spec) in [
+        (
+            0,
+            Kind::TailnetGateway,
+            "tailnet-system",
+            gateway("web", "10.1.0.0/16", "tag:router"),
+        ),
+        (1, Kind::TailnetIngress, "team-a", ingress),
+    ] {
+        snapshot.upsert(kind, object(at, kind, Some(namespace), spec));
+    }
+    let mut request = Request::for_object(Kind::Tailnet, new, Layer::Webhook);
+    request.operation = Operation::Update;
+    request.old = Some(old);
+    let outcome = evaluate(&request, &snapshot);
+    let said: Vec<&str> = outcome.findings.iter().map(|finding| finding.detail.as_str()).collect();
+    assert!(
+        said.iter()
+            .any(|detail| detail.contains("TailnetGateway tailnet-system/g-0 breaks TN508")),
+        "{said:?}"
+    );
+    assert!(
+        said.iter()
+            .any(|detail| detail.contains("TailnetIngress team-a/i-1 breaks TN304")),
+        "{said:?}"
+    );
 }
 
 /// Every rule that the quick way may ask about exists, so that a renamed one is not silently left out.
