@@ -414,3 +414,61 @@ fn no_host_name_is_taken_that_is_another_namespaces() {
     assert!(world.ask(Kind::TailnetIngress, chosen("team-a", "x-team-a")));
     assert!(world.ask(Kind::TailnetIngress, chosen("a", "portal-a")));
 }
+
+/// Replicas cannot choose: `web-a-2` is the second one's of `web` in `a`, whoever asks first.
+#[test]
+fn no_replica_loses_its_name_to_another_namespace() {
+    let chosen =
+        |namespace: &str, hostname: &str| with(ingress(namespace, "h", namespace), "/spec/hostname", json!(hostname));
+    for cluster in [None, Some("prod")] {
+        let mut tailnet = tailnet();
+        if let Some(cluster) = cluster {
+            tailnet["spec"]["clusterName"] = json!(cluster);
+        }
+        let mut world = World::new(tailnet);
+        let dashed = names::default_ingress_hostname(cluster, "team-a", "portal");
+        let of_dashed = format!("{}-2", dashed.rsplit('-').next().unwrap());
+        let plain = names::default_ingress_hostname(cluster, "a", "web");
+        for namespace in ["a", "a-2", "team-a", "2", of_dashed.as_str()] {
+            world.snapshot.upsert_namespace(namespace);
+        }
+        let second = |first: &str| format!("{first}-2");
+        for (namespace, hostname) in [
+            ("a-2", second(&plain)),
+            ("a-2", second(&plain).to_uppercase()),
+            ("2", second(&plain)),
+            // Also of a name that the others choose later.
+            ("a-2", "x-a-2".to_owned()),
+            ("2", second(&dashed)),
+            (of_dashed.as_str(), second(&dashed)),
+        ] {
+            assert!(
+                !world.ask(Kind::TailnetIngress, chosen(namespace, &hostname)),
+                "{hostname} from {namespace}"
+            );
+            // In a step of its own.
+            assert!(world.ask(Kind::TailnetIngress, ingress(namespace, "h", namespace)));
+            assert!(
+                !world.ask(Kind::TailnetIngress, chosen(namespace, &hostname)),
+                "{hostname} from {namespace}, later"
+            );
+            world.delete(&of_ingress(namespace, "h"), false);
+        }
+        let replicas = |object: Value| with(object, "/spec/replicas", json!(5));
+        for (namespace, object) in [
+            ("a", replicas(ingress("a", "web", "web"))),
+            ("team-a", replicas(ingress("team-a", "portal", "portal"))),
+            (
+                "a",
+                replicas(with(ingress("a", "x", "x"), "/spec/hostname", json!("x-a"))),
+            ),
+        ] {
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            assert!(world.ask(Kind::TailnetIngress, object), "{name}");
+            assert!(world.has_effect(&of_ingress(namespace, &name)), "{name}");
+        }
+        // A name of its own it may choose where nobody else could have it, and the default always.
+        assert!(world.ask(Kind::TailnetIngress, ingress("a-2", "web", "other")));
+        assert!(world.ask(Kind::TailnetIngress, chosen("team-a", "x-team-a")));
+    }
+}
