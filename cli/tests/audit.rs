@@ -317,7 +317,8 @@ fn logs_of_several_pods_are_read_whatever_stands_in_front() {
     ];
     let pods = ["tailnet-webhook-5d9c8b7f6d-2xkzq", "tailnet-webhook-5d9c8b7f6d-9vhtl"];
     let time = "2026-11-30T12:00:01.234567891Z";
-    let fronts: [(&str, fn(&str, &str) -> String); 6] = [
+    type Front = fn(&str, &str) -> String;
+    let fronts: [(&str, Front); 6] = [
         ("kubectl logs", |_, _| String::new()),
         ("--prefix", |pod, _| format!("[pod/{pod}/webhook] ")),
         ("--timestamps", |_, time| format!("{time} ")),

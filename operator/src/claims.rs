@@ -178,12 +178,16 @@ impl Keeper {
             .filter_map(|claim| claim.reserved_until.as_deref()?.parse().ok())
             .min();
         let mut changed = Vec::new();
-        for (tailnet, claims) in decided {
+        for (tailnet, mut claims) in decided {
             if state.failed.contains_key(&tailnet) {
                 continue;
             }
+            claims.installation = match installation {
+                "" => state.records.get(&tailnet).and_then(written_in),
+                known => Some(known.to_owned()),
+            };
             let exists = known.contains(&tailnet);
-            match self.store(&mut state, &tailnet, &claims, exists, installation).await {
+            match self.store(&mut state, &tailnet, &claims, exists).await {
                 Ok(written) => {
                     self.backoff.succeeded(&tailnet);
                     if written {
@@ -313,14 +317,7 @@ impl Keeper {
     }
 
     /// Writes the parts of one Tailnet's record that differ; true when anything was written or removed.
-    async fn store(
-        &self,
-        state: &mut State,
-        tailnet: &str,
-        claims: &Claims,
-        exists: bool,
-        installation: &str,
-    ) -> Result<bool, KeepError> {
+    async fn store(&self, state: &mut State, tailnet: &str, claims: &Claims, exists: bool) -> Result<bool, KeepError> {
         let record = state.records.entry(tailnet.to_owned()).or_default();
         let stored: BTreeMap<usize, Claims> = record
             .iter()
@@ -332,12 +329,6 @@ impl Keeper {
         })?;
         if claims.claims.is_empty() && (!exists || record.is_empty()) {
             wanted.clear();
-        }
-        for (index, part) in &mut wanted {
-            part.installation = match installation {
-                "" => stored.get(index).and_then(|stored| stored.installation.clone()),
-                known => Some(known.to_owned()),
-            };
         }
         let mut written = false;
         for (index, claims) in &wanted {
@@ -459,6 +450,12 @@ fn whole(tailnet: &str, record: &Record, installation: &str) -> Option<Claims> {
         })
         .collect();
     (!followed.is_empty()).then(|| claim_parts::merged(&followed))
+}
+
+/// The installation that a record names, while nobody knows the own one.
+fn written_in(record: &Record) -> Option<String> {
+    let mut parts = record.values().filter_map(|part| part.claims.as_ref());
+    parts.find_map(|claims| claims.installation.clone())
 }
 
 fn text_of(config_map: &ConfigMap) -> Option<&str> {

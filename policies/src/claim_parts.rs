@@ -24,13 +24,18 @@ pub fn merged<'a>(parts: impl IntoIterator<Item = &'a Claims>) -> Claims {
     whole
 }
 
-/// `claims` in parts by index: what `stored` has stays where it is, what is new goes to the first part with room.
+/// `claims` in parts by index: what `stored` has stays where it is, what is new goes to the first part with room. Every
+/// part says in which installation it is written.
 /// Part 0 always is there, others only when they hold something.
 ///
 /// # Errors
 /// The serializer's.
 pub fn divided(claims: &Claims, stored: &BTreeMap<usize, Claims>) -> Result<BTreeMap<usize, Claims>, ClaimsError> {
-    let mut parts = BTreeMap::from([(0, Claims::empty())]);
+    let empty = || Claims {
+        installation: claims.installation.clone(),
+        ..Claims::empty()
+    };
+    let mut parts = BTreeMap::from([(0, empty())]);
     let mut fresh = Vec::new();
     for (key, claim) in &claims.claims {
         let place = stored
@@ -38,7 +43,7 @@ pub fn divided(claims: &Claims, stored: &BTreeMap<usize, Claims>) -> Result<BTre
             .find_map(|(index, part)| (part.claims.get(key) == Some(claim)).then_some(*index));
         match place {
             Some(index) => {
-                let part = parts.entry(index).or_insert_with(Claims::empty);
+                let part = parts.entry(index).or_insert_with(empty);
                 part.claims.insert(key.clone(), claim.clone());
             }
             None => fresh.push((key, claim)),
@@ -50,7 +55,7 @@ pub fn divided(claims: &Claims, stored: &BTreeMap<usize, Claims>) -> Result<BTre
         // One more for the comma.
         let more = serde_json::to_string(key)?.len() + 1 + serde_json::to_string(claim)?.len() + 1;
         loop {
-            let part = parts.entry(index).or_insert_with(Claims::empty);
+            let part = parts.entry(index).or_insert_with(empty);
             let filled = match size {
                 Some(filled) => filled,
                 None => part.to_json()?.len(),
@@ -103,9 +108,12 @@ mod tests {
             all.to_json().unwrap().len() > 4 * PART_BYTES,
             "more than one ConfigMap takes"
         );
-        let parts = divided(&all, &BTreeMap::new()).unwrap();
+        let mut written = all.clone();
+        written.installation = Some("01234567-89ab-cdef-0123-456789abcdef".into());
+        let parts = divided(&written, &BTreeMap::new()).unwrap();
         for (index, part) in &parts {
             assert!(part.to_json().unwrap().len() <= PART_BYTES, "part {index}");
+            assert_eq!(part.installation, written.installation, "part {index}");
         }
         assert_eq!(merged(parts.values()), all);
         assert_eq!(
