@@ -117,7 +117,7 @@ mod tests {
         }
         assert_eq!(merged(parts.values()), all);
         assert_eq!(
-            divided(&all, &parts).unwrap(),
+            divided(&written, &parts).unwrap(),
             parts,
             "nothing moves when nothing changes"
         );
