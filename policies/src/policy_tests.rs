@@ -171,7 +171,8 @@ pub(crate) fn within(name: &str, entry: &str, policy: &Policy) -> Answer {
     }
     if let Some(members) = policy.groups.get(entry) {
         if is_user {
-            return Answer::of(members.iter().any(|member| member == name));
+            let answers = members.iter().map(|member| same_user(member, name));
+            return answers.max().unwrap_or(Answer::No);
         }
         if is_tag {
             return Answer::No;
@@ -180,13 +181,31 @@ pub(crate) fn within(name: &str, entry: &str, policy: &Policy) -> Answer {
     if entry.starts_with("tag:") && is_user {
         return Answer::No;
     }
-    if entry.contains('@') && (is_user || is_tag) {
+    if entry.contains('@') && is_user {
+        return same_user(entry, name);
+    }
+    if entry.contains('@') && is_tag {
         return Answer::No;
     }
     match (network(name, policy), network(entry, policy)) {
         (Some(name), Some(entry)) if entry.contains(&name) => Answer::Yes,
         (Some(name), Some(entry)) if !name.contains(&entry) => Answer::No,
         _ => Answer::Unknown,
+    }
+}
+
+/// Whether two texts name the same user. Headscale looks `ann@` up as a user's name, and `ann@example.com` as an e-mail address
+/// or a name: a user has both, and which belong together only Headscale knows.
+fn same_user(one: &str, other: &str) -> Answer {
+    if one == other {
+        return Answer::Yes;
+    }
+    match (one.split_once('@'), other.split_once('@')) {
+        (Some((_, "")), Some((_, ""))) => Answer::No,
+        (Some((_, "")), _) | (_, Some((_, ""))) => Answer::Unknown,
+        // The name may be one address, and the e-mail address another one of the same person.
+        (Some((one, _)), Some((other, _))) if one.eq_ignore_ascii_case(other) => Answer::Unknown,
+        _ => Answer::No,
     }
 }
 
@@ -364,6 +383,37 @@ mod tests {
         );
         let own = Rule::tcp(vec!["tag:ci".into()], vec!["192.0.2.10".into()], 5432);
         assert_eq!(test(r#"{ "src": "tag:ci", "accept": ["db:5432"] }"#, &[own]), [""; 0]);
+    }
+
+    #[test]
+    fn a_name_and_an_address_may_be_the_same_person() {
+        let base = |group: &str, rule: &str, test: &str| {
+            format!(
+                r#"{{ "groups": {{ "group:ops": ["{group}"] }},
+                    "grants": [{{ "src": ["{rule}"], "dst": ["192.0.2.10"], "ip": ["tcp:22"] }}],
+                    "tests": [{{ "src": "{test}", "accept": ["192.0.2.10:22"] }}] }}"#
+            )
+        };
+        // In a group and as a source by itself.
+        for (one, other) in [
+            ("ann@", "ann@example.com"),
+            ("ann@example.com", "ann@"),
+            ("ann@", "ann.smith@example.com"),
+            ("ann@example.com", "Ann@corp.example.net"),
+        ] {
+            assert_eq!(
+                failing(&base(one, "group:ops", other), &[], &[]),
+                [""; 0],
+                "{one} {other}"
+            );
+            assert_eq!(failing(&base("x@", one, other), &[], &[]), [""; 0], "{one} {other}");
+        }
+        for (one, other) in [("ann@", "bob@"), ("ann@example.com", "bob@example.com")] {
+            for text in [base(one, "group:ops", other), base("x@", one, other)] {
+                let told = format!("tests[0] fails: no rule lets {other} reach 192.0.2.10:22");
+                assert_eq!(failing(&text, &[], &[]), [told], "{text}");
+            }
+        }
     }
 
     #[test]
