@@ -17,23 +17,14 @@ use tailnet_crds::names::annotation::TAKES_OVER;
 use tailnet_policies::base;
 use tailnet_policies::claims::Claims;
 use tailnet_policies::facts::Facts;
-use tailnet_policies::{Config, Finding, ObjectRef, Outcome, RefKind, Request, Snapshot, evaluate, table};
+use tailnet_policies::{Config, Finding, ObjectRef, Outcome, RefKind, Request, Snapshot, evaluate};
 
 use tokio::sync::Notify;
 
 use crate::organisation;
 use crate::settings::Settings;
 
-/// What the verdict means for what already runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing stands against it.
-    Valid,
-    /// Something that an existing object may survive: what runs keeps running and nothing is changed.
-    Freeze(Vec<Finding>),
-    /// A security rule: it has no effect, not even what ran before.
-    Withdraw(Vec<Finding>),
-}
+pub use tailnet_policies::Verdict;
 
 /// Kind, namespace and name.
 type Key = (Kind, Option<String>, String);
@@ -255,7 +246,7 @@ impl Guard {
     pub fn verdict<K: Serialize>(&self, kind: Kind, object: &K) -> Result<(Verdict, Outcome), serde_json::Error> {
         let request = Request::guard(kind, serde_json::to_value(object)?);
         let outcome = evaluate(&request, &self.snapshot.lock());
-        Ok((classify(&outcome), outcome))
+        Ok((Verdict::of(&outcome), outcome))
     }
 }
 
@@ -263,20 +254,6 @@ impl Guard {
 fn clock() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed()
-}
-
-fn classify(outcome: &Outcome) -> Verdict {
-    let denials: Vec<Finding> = outcome.denials().cloned().collect();
-    if denials.is_empty() {
-        return Verdict::Valid;
-    }
-    // A held name or Service freezes: what the object runs with it holds itself. A security rule leaves it nothing.
-    let withdraws = |finding: &Finding| table::rule(finding.rule).is_some_and(|rule| rule.security);
-    if denials.iter().any(withdraws) {
-        Verdict::Withdraw(denials)
-    } else {
-        Verdict::Freeze(denials)
-    }
 }
 
 /// The reason of `Accepted=False` for a frozen object: whether it waits for a holder that its annotation announces, is

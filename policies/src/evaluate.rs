@@ -219,14 +219,14 @@ pub(crate) fn verdict_by(object: &Object, snapshot: &Snapshot, wanted: impl Fn(&
         .collect()
 }
 
-/// Whether the organisation's policies deny an object of the snapshot, as in the guard.
-pub(crate) fn organisation_refuses(object: &Object, snapshot: &Snapshot) -> bool {
+/// The denials of the organisation's policies of an object of the snapshot, as in the guard.
+pub(crate) fn organisation_denials(object: &Object, snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.policies().is_empty() || object.spec.is_err() {
-        return false;
+        return Vec::new();
     }
     let value = organisation::as_stored(object);
     let request = Request::guard(object.kind, value);
-    let Some(value) = &request.new else { return false };
+    let Some(value) = &request.new else { return Vec::new() };
     let subject = organisation::Subject {
         request: &request,
         value,
@@ -236,8 +236,9 @@ pub(crate) fn organisation_refuses(object: &Object, snapshot: &Snapshot) -> bool
     };
     let mut drafts = Vec::new();
     organisation::run(&subject, &mut drafts, &mut Notes::new());
-    bypass::let_past(&mut drafts, object, &request);
-    drafts.iter().any(|draft| draft.severity == Severity::Deny)
+    // The annotation that asks to be let past skips none of them.
+    let denials = drafts.into_iter().filter(|draft| draft.severity == Severity::Deny);
+    denials.map(Draft::finish).collect()
 }
 
 /// Whether a security rule leaves a stored object without effect, whoever else is there: it holds nothing then, and so

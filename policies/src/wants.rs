@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use tailnet_crds::Kind;
 
 use crate::claims::{Claim, ClaimKey, Claims, Want, resolve_with_reserved};
-use crate::evaluate::{organisation_refuses, verdict_of};
+use crate::guard_verdict::{Verdict, guard_verdict};
 use crate::index::claim_keys;
 use crate::object::Object;
 use crate::snapshot::Snapshot;
-use crate::table;
 
 /// The claims of every Tailnet that has members or a record, decided anew from the snapshot's records. `now` is the time
 /// (RFC 3339 UTC) since when new claims hold. The leading operator writes the result; it must have complete lists.
@@ -103,23 +102,22 @@ fn wanted_by(object: &Object, snapshot: &Snapshot) -> Option<(String, Vec<Want>)
     let spec = snapshot
         .get(Kind::Tailnet, None, tailnet)
         .filter(|tailnet| !tailnet.deleting);
-    let denials = verdict_of(object, snapshot);
-    let refused = |security: bool| {
-        denials.iter().any(|finding| {
-            finding.holder.is_none() && table::rule(finding.rule).is_some_and(|rule| rule.security || !security)
-        })
-    };
-    if refused(true) {
-        return None;
-    }
     let keys = claim_keys(object, spec.and_then(|tailnet| tailnet.tailnet()));
-    let keep_only = spec.is_none() || refused(false) || {
-        // The organisation's policies take a while, so whoever has all that he wants is not asked for again.
-        let has = |key: &ClaimKey| {
-            let claim = snapshot.claims(tailnet).and_then(|claims| claims.holder(key));
-            claim.is_some_and(|claim| claim.is_of(&object.reference(), object.uid.as_deref()))
-        };
-        !keys.iter().all(has) && organisation_refuses(object, snapshot)
+    let has = |key: &ClaimKey| {
+        let claim = snapshot.claims(tailnet).and_then(|claims| claims.holder(key));
+        claim.is_some_and(|claim| claim.is_of(&object.reference(), object.uid.as_deref()))
+    };
+    // Who holds what is decided here, so a denial that rests on a holder does not count. Whoever has all that he wants is not
+    // asked for again.
+    let keep_only = match guard_verdict(
+        object,
+        snapshot,
+        |finding| finding.holder.is_none(),
+        || spec.is_some() && !keys.iter().all(has),
+    ) {
+        Verdict::Withdraw(_) => return None,
+        Verdict::Freeze(_) => true,
+        Verdict::Valid => spec.is_none(),
     };
     let wants = keys
         .into_iter()

@@ -10,7 +10,7 @@ mod places;
 mod read;
 mod tree;
 
-pub use places::rule_lines;
+pub use places::{route_lines, rule_lines};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -28,9 +28,7 @@ use crate::children::{self, ChildError};
 use crate::claims::KeepError;
 use crate::context::Context;
 use crate::controllers::{claims, runner};
-use crate::desired::access_policy::{
-    LONGEST, SETTLE, SPACING, Situation, Step, Told, concerned, decide, remarks, wanted,
-};
+use crate::desired::access_policy::{LONGEST, SETTLE, SPACING, Situation, Step, Told, concerned, decide, remarks};
 use crate::facts;
 use crate::guard::{self, Verdict};
 use crate::headscale_clients::Observed;
@@ -209,7 +207,7 @@ async fn rendered(
                 registered: Some(&registered),
             },
         )?;
-        let (text, _, _) = wanted(&rendered, acknowledged.as_deref());
+        let (text, _, _) = rendered.wanted(acknowledged.as_deref());
         let difference = Difference::of(live.as_deref().unwrap_or_default(), text);
         Ok((rendered, difference))
     };
@@ -255,6 +253,7 @@ fn not_rendered(error: &RenderError, live: Option<&str>, observed: &Observed) ->
     let reason = match error {
         RenderError::BaseMissing { .. } => reason::BASE_NOT_FOUND,
         RenderError::BaseInvalid { .. } => reason::BASE_INVALID,
+        RenderError::LiveUnreadable { .. } => reason::POLICY_UNREADABLE,
         RenderError::NoPolicy(_) | RenderError::TooLarge { .. } => reason::POLICY_NOT_WRITTEN,
     };
     Outcome {
@@ -289,7 +288,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn wanted(&self) -> (&str, &str) {
-        let (text, sha256, _) = wanted(&self.rendered, self.policy.acknowledge_posture.as_deref());
+        let (text, sha256, _) = self.rendered.wanted(self.policy.acknowledge_posture.as_deref());
         (text, sha256)
     }
 

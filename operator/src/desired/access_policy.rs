@@ -71,18 +71,10 @@ pub enum Step {
     Write,
 }
 
-/// The document that is wanted: the rendered one, or the open one that somebody acknowledged.
-pub fn wanted<'a>(rendered: &'a Rendered, acknowledged: Option<&str>) -> (&'a str, &'a str, Posture) {
-    match &rendered.open {
-        Some((text, sha256)) if acknowledged == Some(sha256) => (text, sha256, Posture::AllowAll),
-        _ => (&rendered.text, &rendered.sha256, rendered.posture),
-    }
-}
-
 /// The decision.
 pub fn decide(situation: &Situation<'_>) -> Step {
     let rest = |truth, reason, message: String| Step::Rest(Told::new(truth, reason, message));
-    let (text, sha256, posture) = wanted(situation.rendered, situation.acknowledged);
+    let (text, sha256, posture) = situation.rendered.wanted(situation.acknowledged);
     if let Some(owner) = situation.foreign {
         return rest(
             Truth::False,
@@ -305,9 +297,9 @@ mod tests {
             open: Some(("open".to_owned(), "cc".to_owned())),
             ..rendered("closed", Posture::Deny)
         };
-        assert_eq!(wanted(&kept_closed, None).0, "closed");
-        assert_eq!(wanted(&kept_closed, Some("aa")).0, "closed");
-        assert_eq!(wanted(&kept_closed, Some("cc")), ("open", "cc", Posture::AllowAll));
+        assert_eq!(kept_closed.wanted(None).0, "closed");
+        assert_eq!(kept_closed.wanted(Some("aa")).0, "closed");
+        assert_eq!(kept_closed.wanted(Some("cc")), ("open", "cc", Posture::AllowAll));
         let rest = Situation {
             live: Some("closed"),
             ..situation(&kept_closed)

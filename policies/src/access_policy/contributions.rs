@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::json;
 use tailnet_crds::types::{Tag, Text};
-use tailnet_crds::{Protocol, TailnetSpec};
+use tailnet_crds::{Kind, Protocol, TailnetSpec};
 use tailnet_headscale::document::{Grant, Policy};
 
+use super::in_force::InForce;
+use crate::guard_verdict::{Verdict, guard_verdict};
 use crate::index::{canonical, network, read};
 use crate::names;
 use crate::object::{Object, Spec};
@@ -24,6 +26,12 @@ pub(super) struct Contribution {
     pub(super) routes: BTreeMap<IpNet, BTreeSet<String>>,
     /// Rules.
     pub(super) grants: Vec<Grant>,
+    /// Addresses of an egress that gateways may advertise.
+    pub(super) addresses: BTreeSet<IpAddr>,
+    /// Whom the spec lets in: names that must be defined.
+    pub(super) sources: BTreeSet<String>,
+    /// Whether it is what is in force, whatever the spec says.
+    pub(super) frozen: bool,
 }
 
 /// A tag in its canonical form; None for what is none.
@@ -49,12 +57,13 @@ pub(super) fn granted_tags(spec: &TailnetSpec) -> BTreeSet<String> {
         .collect()
 }
 
-/// What `object` needs in the policy of a Tailnet with this `spec`; `approvers` may have routes approved.
+/// What `object` needs in the policy of a Tailnet with this `spec`; `approvers` may have routes approved, and gateways may
+/// advertise the addresses `of_egresses`.
 pub(super) fn contribution(
     object: &Object,
     spec: &TailnetSpec,
     approvers: &BTreeSet<String>,
-    snapshot: &Snapshot,
+    of_egresses: &BTreeSet<IpAddr>,
 ) -> Contribution {
     let mut needs = Contribution::default();
     match &object.spec {
@@ -68,31 +77,20 @@ pub(super) fn contribution(
                 }
             }
             for address in ports.keys() {
-                // A node's own address is no route.
-                if !tailnet_ranges().iter().any(|range| range.contains(address)) && !approvers.is_empty() {
+                if is_route(address) && !approvers.is_empty() {
                     needs.routes.insert(IpNet::from(*address), approvers.clone());
                 }
             }
-            // Addresses with the same ports share a rule; never an address with another one's port.
-            let mut addresses: BTreeMap<BTreeSet<i32>, Vec<String>> = BTreeMap::new();
-            for (address, ports) in ports {
-                addresses.entry(ports).or_default().push(address.to_string());
-            }
-            needs.grants = addresses
-                .into_iter()
-                .map(|(ports, dst)| grant(vec![own.clone()], dst, &ports))
-                .collect();
+            needs.addresses = ports.keys().copied().filter(is_route).collect();
+            needs.grants = egress_grants(&own, ports);
             needs.tags.insert(own);
         }
         Ok(Spec::Ingress(ingress)) => {
             let Some(own) = own_tag(object, spec) else { return needs };
             let ports: BTreeSet<i32> = ingress.exposes.iter().map(|expose| expose.port).collect();
-            let mut from: Vec<String> = ingress.allow_from.iter().map(canonical).collect();
-            from.sort();
-            from.dedup();
-            if !from.is_empty() && !ports.is_empty() {
-                needs.grants = vec![grant(from, vec![own.clone()], &ports)];
-            }
+            needs.sources = ingress.allow_from.iter().map(canonical).collect();
+            let from = needs.sources.iter().cloned();
+            needs.grants = ingress_grants(&own, from.map(|from| (from, ports.clone())).collect());
             needs.tags.insert(own);
         }
         Ok(Spec::Site(site)) => {
@@ -116,8 +114,8 @@ pub(super) fn contribution(
                     needs.routes.insert(prefix.trunc(), routers.clone());
                 }
                 if gateway.routes.advertise_egress_targets {
-                    for address in egress_addresses(object, snapshot) {
-                        needs.routes.insert(IpNet::from(address), routers.clone());
+                    for address in of_egresses.iter().filter(|address| address.is_ipv4()) {
+                        needs.routes.insert(IpNet::from(*address), routers.clone());
                     }
                 }
             }
@@ -140,22 +138,34 @@ fn own_tag(object: &Object, spec: &TailnetSpec) -> Option<String> {
     names::tag_of(object, Some(spec)).filter(|tag| tag.parse::<Tag>().is_ok())
 }
 
-/// The IPv4 addresses of the egress targets of a gateway's Tailnet.
-fn egress_addresses(gateway: &Object, snapshot: &Snapshot) -> BTreeSet<IpAddr> {
-    let mut addresses = BTreeSet::new();
-    for member in gateway
-        .tailnet_name()
+/// Whether an address is reached by a route: a node's own address is none.
+pub(super) fn is_route(address: &IpAddr) -> bool {
+    !tailnet_ranges().iter().any(|range| range.contains(address))
+}
+
+/// Rules from `tag` to addresses. Those with the same ports share a rule; never an address with another one's port.
+pub(super) fn egress_grants(tag: &str, to: BTreeMap<IpAddr, BTreeSet<i32>>) -> Vec<Grant> {
+    by_ports(to)
         .into_iter()
-        .flat_map(|name| snapshot.members(name))
-    {
-        if let Ok(Spec::Egress(egress)) = &member.spec
-            && !member.deleting
-        {
-            let read = egress.targets.iter().filter_map(|target| read(&target.address)?.ip());
-            addresses.extend(read.map(|address| address.addr()).filter(IpAddr::is_ipv4));
-        }
+        .map(|(ports, dst)| grant(vec![tag.to_owned()], dst, &ports))
+        .collect()
+}
+
+/// Rules from names to `tag`.
+pub(super) fn ingress_grants(tag: &str, from: BTreeMap<String, BTreeSet<i32>>) -> Vec<Grant> {
+    by_ports(from)
+        .into_iter()
+        .filter(|(ports, _)| !ports.is_empty())
+        .map(|(ports, src)| grant(src, vec![tag.to_owned()], &ports))
+        .collect()
+}
+
+fn by_ports<P: ToString>(peers: BTreeMap<P, BTreeSet<i32>>) -> BTreeMap<BTreeSet<i32>, Vec<String>> {
+    let mut found: BTreeMap<BTreeSet<i32>, Vec<String>> = BTreeMap::new();
+    for (peer, ports) in peers {
+        found.entry(ports).or_default().push(peer.to_string());
     }
-    addresses
+    found
 }
 
 fn grant(src: Vec<String>, dst: Vec<String>, ports: &BTreeSet<i32>) -> Grant {
@@ -221,6 +231,57 @@ impl std::fmt::Display for Paste {
     }
 }
 
+/// The addresses that a gateway may advertise for the egresses of its Tailnet: of those that are frozen what `live` has, of
+/// those without effect none.
+fn egress_addresses(
+    gateway: &Object,
+    spec: &TailnetSpec,
+    approvers: &BTreeSet<String>,
+    snapshot: &Snapshot,
+    live: &InForce<'_>,
+) -> BTreeSet<IpAddr> {
+    let members = gateway
+        .tailnet_name()
+        .into_iter()
+        .flat_map(|name| snapshot.members(name));
+    members
+        .filter(|member| member.kind == Kind::TailnetEgress)
+        .filter_map(|egress| effective(egress, spec, approvers, &BTreeSet::new(), snapshot, Some(live)))
+        .flat_map(|needs| needs.addresses)
+        .collect()
+}
+
+/// What `object` needs as far as the rules let it have effect: all, what is in force when it is frozen, None when it has none.
+pub(super) fn effective(
+    object: &Object,
+    spec: &TailnetSpec,
+    approvers: &BTreeSet<String>,
+    of_egresses: &BTreeSet<IpAddr>,
+    snapshot: &Snapshot,
+    live: Option<&InForce<'_>>,
+) -> Option<Contribution> {
+    if object.deleting {
+        return None;
+    }
+    let wants = contribution(object, spec, approvers, of_egresses);
+    let in_force = || match live {
+        Some(live) => live.of(object, &wants, snapshot),
+        None => Contribution {
+            tags: wants.tags.clone(),
+            sources: wants.sources.clone(),
+            ..Contribution::default()
+        },
+    };
+    match guard_verdict(object, snapshot, |_| true, || in_force() != wants) {
+        Verdict::Withdraw(_) => None,
+        Verdict::Freeze(_) => Some(Contribution {
+            frozen: true,
+            ..in_force()
+        }),
+        Verdict::Valid => Some(wants),
+    }
+}
+
 /// What `object` needs and the live `policy` does not have word for word: for Tailnets whose policy others write. A rule or
 /// an approver that is wider than needed is not recognized as such here.
 pub fn missing_entries(object: &Object, spec: &TailnetSpec, snapshot: &Snapshot, live: &Policy) -> Paste {
@@ -230,7 +291,12 @@ pub fn missing_entries(object: &Object, spec: &TailnetSpec, snapshot: &Snapshot,
         _ => BTreeSet::new(),
     };
     let approvers: BTreeSet<String> = approvers(spec).union(&own).cloned().collect();
-    let needs = contribution(object, spec, &approvers, snapshot);
+    let of_egresses = match &object.spec {
+        // Others write the document, so no comment of it says where entries come from.
+        Ok(Spec::Gateway(_)) => egress_addresses(object, spec, &approvers, snapshot, &InForce::new("", live)),
+        _ => BTreeSet::new(),
+    };
+    let needs = contribution(object, spec, &approvers, &of_egresses);
     let covered = |prefix: &IpNet, tags: &BTreeSet<String>| {
         live.auto_approvers.routes.iter().any(|(known, by)| {
             known.parse::<IpNet>().is_ok_and(|known| known.contains(prefix)) && tags.iter().all(|tag| by.contains(tag))

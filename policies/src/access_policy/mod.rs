@@ -5,15 +5,20 @@
 //! (`// from TailnetEgress tailnet-system/team-a`).
 
 mod contributions;
+mod in_force;
 mod marker;
+mod origins;
 mod principals;
 mod render;
+mod room;
 mod waiting_tests;
 mod why;
 
 pub use contributions::{Paste, missing_entries};
 pub use marker::{Owner, owner_of, without_marker};
-pub use render::{Ask, LeftOut, MAX_BYTES, RenderError, Rendered, render, sources_in};
+pub use origins::sources_in;
+pub use render::{Ask, LeftOut, RenderError, Rendered, render};
+pub use room::MAX_BYTES;
 pub use waiting_tests::Registered;
 pub use why::{Allowance, Question, QuestionError, Sureness, why};
 
@@ -25,5 +30,9 @@ pub fn sha256_hex(text: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+#[cfg(test)]
+mod in_force_tests;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Base document plus contributions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::json;
@@ -8,26 +9,17 @@ use tailnet_crds::{Kind, TailnetSpec};
 use tailnet_headscale::document::edit::{self, Additions, Group};
 use tailnet_headscale::document::{Document, Policy, Posture, Problem, ProblemKind};
 
-use super::contributions::{Contribution, approvers, contribution, grant_text, granted_tags, list};
+use super::contributions::{Contribution, approvers, effective, grant_text, granted_tags, list};
+use super::in_force::InForce;
 use super::marker::Owner;
+use super::origins::{comment, sources_in};
 use super::principals::{owner_problem, source_problem};
+use super::room::{MAX_BYTES, Member, within_shares, without_newest};
 use super::sha256_hex;
 use super::waiting_tests::{Registered, Waiting};
 use crate::base;
-use crate::evaluate::verdict_of;
 use crate::finding::ObjectRef;
-use crate::object::Object;
 use crate::snapshot::Snapshot;
-use crate::table;
-
-/// Most bytes of a rendered document: Headscale takes a message of 4 MiB.
-pub const MAX_BYTES: usize = 4_000_000;
-/// Most bytes of generated entries for the objects of one namespace other than the operator's.
-const MAX_NAMESPACE_BYTES: usize = 512 * 1024;
-/// How the comment above generated entries begins.
-const SOURCE: &str = "from ";
-/// Most objects that one comment names.
-const NAMED: usize = 3;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +67,17 @@ pub struct Rendered {
     pub names: Vec<(ObjectRef, BTreeSet<String>)>,
 }
 
+impl Rendered {
+    /// The document that is wanted, its sha256 and its posture: the rendered one, or the open one if `acknowledged`
+    /// (`policy.acknowledgePosture`) is its sha256.
+    pub fn wanted(&self, acknowledged: Option<&str>) -> (&str, &str, Posture) {
+        match &self.open {
+            Some((text, sha256)) if acknowledged == Some(sha256) => (text, sha256, Posture::AllowAll),
+            _ => (&self.text, &self.sha256, self.posture),
+        }
+    }
+}
+
 /// Why nothing can be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
@@ -97,34 +100,20 @@ pub enum RenderError {
         /// With the place.
         problem: String,
     },
-    /// More than Headscale takes.
+    /// What is in Headscale cannot be read: what a write would end, nobody can tell.
+    #[error(
+        "the live policy cannot be read ({problem}), so what is in force is not known and nothing may take its place: set a document in Headscale that can be read (headscale policy get, headscale policy set)"
+    )]
+    LiveUnreadable {
+        /// With the place.
+        problem: String,
+    },
+    /// More than Headscale takes, although no object without entries in force is in it.
     #[error("the rendered policy has {bytes} bytes, Headscale takes {MAX_BYTES}: remove objects or shorten the base")]
     TooLarge {
         /// Its size.
         bytes: usize,
     },
-}
-
-/// What the rules say of an object.
-enum Standing {
-    Valid,
-    /// What is in force stays, nothing new comes.
-    Frozen,
-    /// It has no effect.
-    Withdrawn,
-}
-
-fn standing(object: &Object, snapshot: &Snapshot) -> Standing {
-    if object.deleting {
-        return Standing::Withdrawn;
-    }
-    let denials = verdict_of(object, snapshot);
-    let security = |id| table::rule(id).is_some_and(|rule| rule.security);
-    match denials.iter().any(|finding| security(finding.rule)) {
-        true => Standing::Withdrawn,
-        false if denials.is_empty() => Standing::Valid,
-        false => Standing::Frozen,
-    }
 }
 
 /// Renders the policy of a Tailnet.
@@ -151,59 +140,140 @@ pub fn render(snapshot: &Snapshot, ask: Ask<'_>) -> Result<Rendered, RenderError
     let document = base
         .document()
         .map_err(|error| invalid(format!("is no HuJSON: {error}")))?;
-    // A key that this version does not know is Headscale's to judge.
-    let spoils = |problem: &&Problem| !matches!(problem.kind, ProblemKind::UnknownKey { .. });
-    if let Some(problem) = document.problems().iter().find(spoils) {
+    if let Some(problem) = spoilt(document) {
         return Err(invalid(problem.to_string()));
     }
-    let live = ask.live.and_then(|text| Document::parse(text).ok());
-    let live_policy = live.as_ref().filter(|live| !live.is_blank()).map(Document::policy);
-    let parts = Parts::collect(snapshot, ask.tailnet, spec, document.policy(), live_policy);
-    let header = header(&ask, namespace, config_map);
-
-    let waiting = Waiting::of(document.policy(), ask.registered);
-    let finish = |waiting: &Waiting, parts: &Parts| -> Result<String, RenderError> {
-        let additions = parts.additions(&header, waiting);
-        edit::add(base.text(), &additions).map_err(|error| invalid(error.to_string()))
+    let live = match ask.live.map(|text| (text, Document::parse(text))) {
+        None => None,
+        Some((_, Ok(live))) if live.is_blank() => None,
+        Some((text, Ok(live))) => match spoilt(&live) {
+            None => Some((text, live)),
+            Some(problem) => {
+                return Err(RenderError::LiveUnreadable {
+                    problem: problem.to_string(),
+                });
+            }
+        },
+        Some((_, Err(error))) => {
+            return Err(RenderError::LiveUnreadable {
+                problem: error.to_string(),
+            });
+        }
     };
-    let mut waiting_now = waiting;
-    let mut text = finish(&waiting_now, &parts)?;
-    // What waits is decided when something is written. Until then a test that runs goes on to run.
-    if let (Some(live_text), Some(live_policy)) = (ask.live, live_policy)
-        && !waiting_now.is_empty()
-    {
-        let at_rest = waiting_now.at_rest(document.policy(), live_policy);
-        let mut kept = parts.clone();
-        kept.close_if_open(&text, live_policy);
-        let rested = finish(&at_rest, &kept)?;
-        if rested == live_text {
-            (text, waiting_now) = (finish(&at_rest, &parts)?, at_rest);
+    let live = live.as_ref().map(|(text, live)| InForce::new(text, live.policy()));
+    let plan = Plan {
+        ask: &ask,
+        spec,
+        base: base.text(),
+        policy: document.policy(),
+        live: live.as_ref(),
+        header: header(&ask, namespace, config_map),
+    };
+    let mut left_out = Vec::new();
+    // What stands behind every tag, at most.
+    let owners = list(&owned.tag_owners).len();
+    let members = members(snapshot, ask.tailnet, spec, live.as_ref());
+    let mut members = within_shares(members, owners, namespace, &mut left_out);
+    loop {
+        let rendered = plan.render(&members).map_err(|error| invalid(error.to_string()))?;
+        let bytes = rendered.text.len();
+        let Some(excess) = bytes.checked_sub(MAX_BYTES).filter(|excess| *excess > 0) else {
+            left_out.extend(rendered.left_out);
+            left_out.sort_by(|a, b| a.object.cmp(&b.object));
+            return Ok(Rendered { left_out, ..rendered });
+        };
+        members = without_newest(members, excess, owners, &mut left_out).ok_or(RenderError::TooLarge { bytes })?;
+    }
+}
+
+/// Why a document is not what Headscale would take. A key that this version does not know is Headscale's to judge.
+fn spoilt(document: &Document) -> Option<&Problem> {
+    let spoils = |problem: &&Problem| !matches!(problem.kind, ProblemKind::UnknownKey { .. });
+    document.problems().iter().find(spoils)
+}
+
+/// The objects of a Tailnet with what they need, as far as the rules let them have effect; by their names.
+fn members(snapshot: &Snapshot, tailnet: &str, spec: &TailnetSpec, live: Option<&InForce<'_>>) -> Vec<Member> {
+    let approvers = approvers(spec);
+    let in_force = live.map(|live| sources_in(live.text())).unwrap_or_default();
+    let mut of_egresses: BTreeSet<IpAddr> = BTreeSet::new();
+    let mut members: Vec<Member> = Vec::new();
+    // Gateways last: they may advertise what the egresses have.
+    for gateways in [false, true] {
+        for object in snapshot.members(tailnet) {
+            if object.kind == Kind::Tailnet || (object.kind == Kind::TailnetGateway) != gateways {
+                continue;
+            }
+            let Some(needs) = effective(object, spec, &approvers, &of_egresses, snapshot, live) else {
+                continue;
+            };
+            members.push(Member {
+                in_force: in_force.contains(&object.reference().to_string()),
+                reference: object.reference(),
+                created: object.created.clone(),
+                needs,
+            });
         }
+        of_egresses.extend(members.iter().flat_map(|member| member.needs.addresses.iter().copied()));
     }
-    let mut open = None;
-    if let Some(live_policy) = live_policy {
-        let mut closed = parts.clone();
-        if closed.close_if_open(&text, live_policy) {
-            let closed_text = finish(&waiting_now, &closed)?;
-            let sha256 = sha256_hex(&text);
-            open = Some((std::mem::replace(&mut text, closed_text), sha256));
+    members.sort_by(|a, b| a.reference.cmp(&b.reference));
+    members
+}
+
+/// Everything that a document is made of but the objects.
+struct Plan<'a> {
+    ask: &'a Ask<'a>,
+    spec: &'a TailnetSpec,
+    /// Text of the base document.
+    base: &'a str,
+    /// What it says.
+    policy: &'a Policy,
+    live: Option<&'a InForce<'a>>,
+    header: Vec<String>,
+}
+
+impl Plan<'_> {
+    fn text(&self, waiting: &Waiting, parts: &Parts) -> Result<String, edit::EditError> {
+        edit::add(self.base, &parts.additions(&self.header, waiting))
+    }
+
+    fn render(&self, members: &[Member]) -> Result<Rendered, edit::EditError> {
+        let live = self.live.map(InForce::policy);
+        let parts = Parts::of(members, self.ask.tailnet, self.spec, self.policy, live);
+        let mut waiting = Waiting::of(self.policy, self.ask.registered);
+        let mut text = self.text(&waiting, &parts)?;
+        // What waits is decided when something is written. Until then a test that runs goes on to run.
+        if let (Some(live_text), Some(live)) = (self.ask.live, live)
+            && !waiting.is_empty()
+        {
+            let at_rest = waiting.at_rest(self.policy, live);
+            let mut kept = parts.clone();
+            kept.close_if_open(&text, live);
+            if self.text(&at_rest, &kept)? == live_text {
+                (text, waiting) = (self.text(&at_rest, &parts)?, at_rest);
+            }
         }
+        let mut open = None;
+        if let Some(live) = live {
+            let mut closed = parts.clone();
+            if closed.close_if_open(&text, live) {
+                let closed_text = self.text(&waiting, &closed)?;
+                let sha256 = sha256_hex(&text);
+                open = Some((std::mem::replace(&mut text, closed_text), sha256));
+            }
+        }
+        Ok(Rendered {
+            sha256: sha256_hex(&text),
+            posture: posture_of(&text),
+            text,
+            open,
+            left_out: parts.left_out,
+            sources: parts.sources,
+            waiting: waiting.told(),
+            notes: parts.notes,
+            names: parts.names,
+        })
     }
-    if text.len() > MAX_BYTES {
-        return Err(RenderError::TooLarge { bytes: text.len() });
-    }
-    let posture = posture_of(&text);
-    Ok(Rendered {
-        sha256: sha256_hex(&text),
-        text,
-        posture,
-        open,
-        left_out: parts.left_out,
-        sources: parts.sources,
-        waiting: waiting_now.told(),
-        notes: parts.notes,
-        names: parts.names,
-    })
 }
 
 fn posture_of(text: &str) -> Posture {
@@ -220,31 +290,6 @@ fn header(ask: &Ask<'_>, namespace: &str, config_map: &str) -> Vec<String> {
     header
 }
 
-/// The objects (as in [`ObjectRef`]'s text) that the comments of a document name as the origin of entries.
-pub fn sources_in(text: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for line in text.lines() {
-        let Some(named) = line
-            .trim()
-            .strip_prefix("// ")
-            .and_then(|line| line.strip_prefix(SOURCE))
-        else {
-            continue;
-        };
-        let named = named.split(" and ").next().unwrap_or_default();
-        for name in named.split(", ") {
-            let kind = name.split(' ').next().unwrap_or_default();
-            if Kind::ALL
-                .iter()
-                .any(|known| *known != Kind::Tailnet && known.as_str() == kind)
-            {
-                found.insert(name.to_owned());
-            }
-        }
-    }
-    found
-}
-
 /// What all objects together add.
 #[derive(Clone, Default)]
 struct Parts {
@@ -258,27 +303,13 @@ struct Parts {
 }
 
 impl Parts {
-    fn collect(snapshot: &Snapshot, tailnet: &str, spec: &TailnetSpec, base: &Policy, live: Option<&Policy>) -> Self {
+    fn of(members: &[Member], tailnet: &str, spec: &TailnetSpec, base: &Policy, live: Option<&Policy>) -> Self {
         let mut parts = Self::default();
         let approvers = approvers(spec);
-        let mut members: Vec<_> = snapshot
-            .members(tailnet)
-            .filter(|member| member.kind != Kind::Tailnet)
-            .map(|member| (member.reference(), member))
-            .collect();
-        members.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut needs: Vec<(ObjectRef, Contribution)> = Vec::new();
-        let mut frozen: BTreeSet<ObjectRef> = BTreeSet::new();
-        for (reference, member) in members {
-            match standing(member, snapshot) {
-                Standing::Withdrawn => continue,
-                Standing::Frozen => {
-                    frozen.insert(reference.clone());
-                }
-                Standing::Valid => {}
-            }
-            needs.push((reference, contribution(member, spec, &approvers, snapshot)));
-        }
+        let needs = members
+            .iter()
+            .map(|member| (member.reference.clone(), member.needs.clone()));
+        let mut needs: Vec<(ObjectRef, Contribution)> = needs.collect();
 
         // Tags first: whether a name is defined depends on them.
         let mut owned: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -307,12 +338,6 @@ impl Parts {
         );
 
         parts.keep_defined(&mut needs, base, &tags);
-        for (reference, contribution) in &mut needs {
-            if frozen.contains(reference) {
-                contribution.keep_what_is_in(live);
-            }
-        }
-        parts.keep_within_share(&mut needs, &snapshot.config().operator_namespace);
 
         let known: BTreeSet<IpNet> = base
             .auto_approvers
@@ -368,45 +393,28 @@ impl Parts {
         list(owners)
     }
 
-    /// Takes the rules of an object that names somebody who is not defined: nobody else's may suffer.
+    /// Takes the rules of an object that names somebody who is not defined: nobody else's may suffer. What is in force for a
+    /// frozen object stays, but for that name.
     fn keep_defined(&mut self, needs: &mut [(ObjectRef, Contribution)], base: &Policy, tags: &BTreeSet<String>) {
         for (reference, contribution) in needs {
-            let mut sources = contribution.grants.iter().flat_map(|grant| &grant.src);
-            let problem = sources.find_map(|name| Some((name.clone(), source_problem(name, base, tags)?)));
-            if let Some((name, problem)) = problem {
-                contribution.grants.clear();
-                self.left_out.push(LeftOut {
-                    object: reference.clone(),
-                    why: format!("{name} {problem}"),
-                });
-            }
-        }
-    }
-
-    /// Takes the rules of objects beyond what one namespace may fill: it must not use up everybody's room.
-    fn keep_within_share(&mut self, needs: &mut [(ObjectRef, Contribution)], operator_namespace: &str) {
-        let mut used: BTreeMap<String, usize> = BTreeMap::new();
-        for (reference, contribution) in needs {
-            let Some(namespace) = reference
-                .namespace
-                .clone()
-                .filter(|namespace| namespace != operator_namespace)
-            else {
-                continue;
-            };
-            let bytes: usize = contribution.grants.iter().map(|grant| grant_text(grant).len()).sum();
-            let used = used.entry(namespace.clone()).or_default();
-            if *used + bytes > MAX_NAMESPACE_BYTES {
-                contribution.grants.clear();
-                self.left_out.push(LeftOut {
-                    object: reference.clone(),
-                    why: format!(
-                        "the objects of namespace {namespace} fill more than {MAX_NAMESPACE_BYTES} bytes of the policy: shorten allowFrom or remove some"
-                    ),
-                });
+            let named = contribution.grants.iter().flat_map(|grant| &grant.src);
+            let named: BTreeSet<&String> = named.chain(&contribution.sources).collect();
+            let problem = named
+                .into_iter()
+                .find_map(|name| Some(format!("{name} {}", source_problem(name, base, tags)?)));
+            let Some(why) = problem else { continue };
+            if contribution.frozen {
+                for grant in &mut contribution.grants {
+                    grant.src.retain(|name| source_problem(name, base, tags).is_none());
+                }
+                contribution.grants.retain(|grant| !grant.src.is_empty());
             } else {
-                *used += bytes;
+                contribution.grants.clear();
             }
+            self.left_out.push(LeftOut {
+                object: reference.clone(),
+                why,
+            });
         }
     }
 
@@ -435,18 +443,6 @@ impl Parts {
 }
 
 impl Contribution {
-    /// Leaves of rules and routes what the live policy has already.
-    fn keep_what_is_in(&mut self, live: Option<&Policy>) {
-        let known: BTreeSet<IpNet> = live
-            .iter()
-            .flat_map(|live| live.auto_approvers.routes.keys())
-            .filter_map(|prefix| prefix.parse().ok())
-            .collect();
-        self.routes.retain(|prefix, _| known.contains(prefix));
-        let grants: Vec<_> = live.iter().flat_map(|live| live.grants.iter().flatten()).collect();
-        self.grants.retain(|grant| grants.contains(&grant));
-    }
-
     fn names(&self) -> BTreeSet<String> {
         let mut names = self.tags.clone();
         names.extend(self.routes.keys().map(IpNet::to_string));
@@ -472,13 +468,4 @@ fn grouped(entries: impl Iterator<Item = (Vec<String>, String)>) -> Vec<Group> {
         groups[at].entries.push(entry);
     }
     groups
-}
-
-/// `from TailnetEgress tailnet-system/team-a, TailnetSite lab and 2 more`
-fn comment(by: &[String]) -> String {
-    let named = by.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match by.len().saturating_sub(NAMED) {
-        0 => format!("{SOURCE}{named}"),
-        more => format!("{SOURCE}{named} and {more} more"),
-    }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tailnet_headscale::document::{Document, ParseError, Policy, Posture, rule_lines};
 
+use super::origins::origins;
 use crate::base::without_port;
 use crate::policy_tests::{Answer, any, grants_by_router, reaches, rules_of};
 
@@ -160,26 +161,4 @@ fn answers(policy: &Policy, question: &Question) -> Vec<(String, Answer)> {
         (rule.place, answer)
     }));
     answers
-}
-
-/// For every line the object that the comment above its group names.
-fn origins(text: &str) -> Vec<Option<String>> {
-    let mut current: Option<String> = None;
-    text.lines()
-        .map(|line| {
-            let line = line.trim();
-            if let Some(named) = line
-                .strip_prefix("// from ")
-                .filter(|named| named.starts_with("Tailnet"))
-            {
-                current = Some(named.to_owned());
-                return None;
-            }
-            // Generated entries are one line each; a bracket or a person's comment ends their group.
-            if line.starts_with(']') || line.starts_with('}') || line.starts_with("//") || line.is_empty() {
-                current = None;
-            }
-            current.clone()
-        })
-        .collect()
 }
