@@ -184,3 +184,22 @@ pub mod tailnet {
     /// Key of the people's part of the policy in its ConfigMap.
     pub const POLICY_KEY: &str = "policy.hujson";
 }
+
+/// Keys of the ConfigMap with a Tailnet's rendered policy. A text that is large stands under its key with [`COMPRESSED`] behind
+/// it, gzipped, in `binaryData`.
+///
+/// [`COMPRESSED`]: rendered_policy::COMPRESSED
+pub mod rendered_policy {
+    /// The document that this installation wants in Headscale.
+    pub const RENDERED: &str = "rendered.hujson";
+    /// The document that is in Headscale; absent when there is none, or when [`LEFT_OUT`] names it.
+    pub const LIVE: &str = "live.hujson";
+    /// The difference, live to rendered.
+    pub const DIFF: &str = "diff";
+    /// The document that was last overwritten although this installation had not written it.
+    pub const OVERWRITTEN: &str = "overwritten.hujson";
+    /// Behind the name of a key whose text is compressed.
+    pub const COMPRESSED: &str = ".gz";
+    /// Names, one a line, the keys whose texts do not fit the ConfigMap.
+    pub const LEFT_OUT: &str = "left-out";
+}

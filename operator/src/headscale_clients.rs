@@ -71,7 +71,7 @@ pub struct Observed {
     pub policy_error: Option<String>,
     /// Faults of form in the text.
     pub policy_problems: Vec<Problem>,
-    /// When it was read.
+    /// When the reading began: a change that was made later may be missing.
     pub read_at: Timestamp,
 }
 

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use parking_lot::Mutex;
 use tailnet_crds::{PolicyStatus, Tailnet};
-use tailnet_policies::access_policy::{Owner, owner_of};
+use tailnet_policies::access_policy::{Owner, owner_of, sha256_hex};
 
 use crate::context::Context;
 use crate::desired::access_policy::Told;
@@ -33,22 +33,72 @@ pub struct Outcome {
 /// What is remembered of one Tailnet between two looks; a new process begins without it.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// The document that was last read or written here, and when: newer than an observation that began before.
-    pub live: Option<(Option<String>, Timestamp)>,
-    /// sha256 of the document that is to be written, since when it has been that one, and since when there has been any.
-    pub pending: Option<(String, Instant, Instant)>,
+    /// The document that was last read or written here.
+    pub live: Option<Seen>,
+    /// The document that is to be written.
+    pub pending: Option<Pending>,
+    /// The document that was sent to Headscale and was not seen there yet. Whether the write succeeded does not show in its
+    /// answer alone, which may get lost; what follows a write is done when the document is seen.
+    pub sent: Option<Sent>,
     /// When it was last written.
     pub written_at: Option<Instant>,
-    /// sha256 of a document that Headscale refused, its words, and when it is asked again.
+    /// A document that Headscale refused.
     pub rejected: Option<Rejection>,
     /// Approvals to look at once Headscale was read after a write.
     pub replay: Option<approvals::Before>,
     /// When it was last rendered.
     pub rendered_at: Option<Instant>,
-    /// sha256 and time (RFC 3339) of what was written here; newer than what the ConfigMap in the store may have.
-    pub applied: Option<(String, String)>,
+    /// What was written here; newer than what the ConfigMap in the store may have.
+    pub applied: Option<Applied>,
     /// What was overwritten here although this installation had not written it.
     pub overwritten: Option<String>,
+}
+
+/// What was seen in Headscale.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The document; None when Headscale has none.
+    pub text: Option<String>,
+    /// When it was seen: it is newer than an observation that began before.
+    pub at: Timestamp,
+}
+
+/// A document that waits to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Its sha256.
+    pub sha256: String,
+    /// Since when it has been this one.
+    pub since: Instant,
+    /// Since when there has been any.
+    pub first: Instant,
+}
+
+/// A document that was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Its sha256.
+    pub sha256: String,
+    /// What was not approved before although the policy of then had an approver.
+    pub before: approvals::Before,
+    /// Note of the Event about somebody else's document that this one takes the place of.
+    pub overwrites: Option<String>,
+}
+
+impl Sent {
+    /// Whether this document is the one in Headscale.
+    pub fn is(&self, live: Option<&str>) -> bool {
+        live.is_some_and(|text| sha256_hex(text) == self.sha256)
+    }
+}
+
+/// A document that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Its sha256.
+    pub sha256: String,
+    /// When, RFC 3339.
+    pub at: String,
 }
 
 /// A document that Headscale refused.
@@ -114,7 +164,7 @@ impl AccessPolicies {
 /// The live document: what was written or read here since the observation, else what the observation has.
 pub fn live_text(memory: &Memory, observed: &Observed) -> Option<String> {
     match &memory.live {
-        Some((text, at)) if *at > observed.read_at => text.clone(),
+        Some(seen) if seen.at > observed.read_at => seen.text.clone(),
         _ => observed.policy_text.as_ref().map(|policy| policy.text.clone()),
     }
 }

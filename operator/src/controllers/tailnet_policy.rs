@@ -13,6 +13,8 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tailnet_crds::conditions::reason;
+use tailnet_crds::names::rendered_policy::OVERWRITTEN;
+use tailnet_crds::names::tailnet::rendered_policy_config_map;
 use tailnet_crds::{DefaultPosture, Kind, PolicyDiff, PolicyStatus, Tailnet, TailnetPolicy};
 use tailnet_headscale::document::{Document, Policy, diff};
 use tailnet_headscale::{Class, Client, Error as HeadscaleError};
@@ -23,7 +25,10 @@ use tailnet_policies::facts::Posture;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_policy::published::{self, Published, excerpt};
-use crate::access_policy::{Memory, Outcome, Rejection, approvals, events, foreign_owner, live_text, own, removals};
+use crate::access_policy::{
+    Applied, Memory, Outcome, Pending, Rejection, Seen, Sent, approvals, events, foreign_owner, live_text, own,
+    removals,
+};
 use crate::children::{self, ChildError};
 use crate::claims::KeepError;
 use crate::context::Context;
@@ -39,6 +44,8 @@ use crate::status::Truth;
 const RENDER_SPACING: Duration = Duration::from_millis(500);
 /// How soon it is looked again whether a removal is explained.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How soon the ConfigMap is written again that could not be.
+const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
 /// Most characters of Headscale's words in the status.
 const MAX_REJECTION: usize = 1000;
 
@@ -176,6 +183,8 @@ async fn reconcile(tailnet: &Tailnet, context: &Context) -> Result<Action, Polic
         live,
         rendered,
         difference,
+        unpublished: None,
+        retry_publishing: false,
     }
     .go_on()
     .await
@@ -284,6 +293,10 @@ struct Look<'a> {
     live: Option<String>,
     rendered: Rendered,
     difference: Difference,
+    /// What the ConfigMap does not show, and why.
+    unpublished: Option<String>,
+    /// Whether that may be another time.
+    retry_publishing: bool,
 }
 
 impl Look<'_> {
@@ -314,11 +327,16 @@ impl Look<'_> {
             Verdict::Freeze(findings) | Verdict::Withdraw(findings) => Some(guard::message(findings)),
         };
         let foreign = foreign_owner(self.context, &name, self.live.as_deref());
+        if let Some(sent) = self.memory.sent.clone().filter(|sent| sent.is(self.live.as_deref())) {
+            // The answer to the write got lost.
+            self.landed(sent, Timestamp::now()).await;
+            read_again(self.context, self.tailnet);
+        }
         if self.policy.mode == tailnet_crds::PolicyMode::Apply && self.live.as_deref() == Some(self.wanted().0) {
             // Whatever a crash left unsaid: this is what was written.
             self.applied(None);
         }
-        self.publish(None).await?;
+        self.show().await;
         let situation = self.situation(foreign.as_ref(), refused.as_deref());
         match decide(&situation) {
             Step::Rest(told) => {
@@ -330,6 +348,7 @@ impl Look<'_> {
                 // A verdict on the Tailnet may follow facts that are a moment behind the observation.
                 Ok(Action::requeue(match refused {
                     Some(_) => LOOK_AGAIN,
+                    None if self.retry_publishing => PUBLISH_AGAIN,
                     None => self.context.settings.resync(),
                 }))
             }
@@ -352,18 +371,17 @@ impl Look<'_> {
             refused,
             added: self.difference.counts.added,
             removed: self.difference.counts.removed,
+            unpublished: self.unpublished.as_deref(),
         }
     }
 
     fn outcome(&self, told: Told, rejection: Option<String>) -> Outcome {
         let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        let (_, applied_at) = self.last_applied();
+        let applied_at = self.last_applied().map(|applied| applied.at);
         Outcome {
             told,
             status: PolicyStatus {
-                rendered_config_map: Some(tailnet_crds::names::tailnet::rendered_policy_config_map(
-                    &self.tailnet.name_any(),
-                )),
+                rendered_config_map: Some(rendered_policy_config_map(&self.tailnet.name_any())),
                 rendered_sha256: Some(self.wanted().1.to_owned()),
                 live_sha256: self.live.as_deref().map(sha256_hex),
                 applied_at: applied_at.and_then(|at| at.parse().ok().map(Time)),
@@ -383,32 +401,59 @@ impl Look<'_> {
         }
     }
 
-    /// sha256 and time of the last write.
-    fn last_applied(&self) -> (Option<String>, Option<String>) {
-        match &self.memory.applied {
-            Some((sha256, at)) => (Some(sha256.clone()), Some(at.clone())),
-            None => published::applied(published::stored(self.context, self.tailnet).as_deref()),
-        }
+    /// The last write.
+    fn last_applied(&self) -> Option<Applied> {
+        let known = self.memory.applied.clone();
+        known.or_else(|| published::applied(published::stored(self.context, self.tailnet).as_deref()))
     }
 
     /// Takes note that the wanted document is in force, since `at` or since the last write that is known.
     fn applied(&mut self, at: Option<Timestamp>) {
         let sha256 = self.wanted().1.to_owned();
-        let (before, since) = self.last_applied();
-        let at = match (at, before == Some(sha256.clone()), since) {
-            (None, true, Some(since)) => since,
-            (at, _, _) => whole_seconds(at.unwrap_or_else(Timestamp::now)).to_string(),
-        };
-        self.memory.applied = Some((sha256, at));
-        let applied = self.memory.applied.clone();
+        let last = self.last_applied().filter(|last| last.sha256 == sha256);
+        match (at, last) {
+            (None, Some(last)) => self.keep_applied(last),
+            (at, _) => self.keep_applied(Applied {
+                sha256,
+                at: whole_seconds(at.unwrap_or_else(Timestamp::now)).to_string(),
+            }),
+        }
+    }
+
+    fn keep_applied(&mut self, applied: Applied) {
+        self.memory.applied = Some(applied.clone());
         let name = self.tailnet.name_any();
         self.context
             .access_policies
-            .remember(&name, |memory| memory.applied = applied);
+            .remember(&name, |memory| memory.applied = Some(applied));
     }
 
-    async fn publish(&self, overwritten: Option<&str>) -> Result<(), PolicyError> {
-        let (applied_sha256, applied_at) = self.last_applied();
+    /// What follows a write, once the document that was `sent` is in Headscale.
+    async fn landed(&mut self, sent: Sent, at: Timestamp) {
+        let name = self.tailnet.name_any();
+        let text = self.live.clone();
+        self.context.access_policies.remember(&name, |memory| {
+            memory.live = Some(Seen { text, at });
+            memory.written_at = Some(Instant::now());
+            memory.pending = None;
+            memory.rejected = None;
+            memory.replay = Some(sent.before);
+            memory.sent = None;
+        });
+        self.memory.sent = None;
+        self.context.backoff.succeeded(&backoff_key(&name));
+        tracing::info!(tailnet = name, sha256 = sent.sha256, "access policy written");
+        self.keep_applied(Applied {
+            sha256: sent.sha256,
+            at: whole_seconds(at).to_string(),
+        });
+        if let Some(note) = sent.overwrites {
+            events::warn(self.context, self.tailnet, events::OVERWRITTEN, "Write", &note).await;
+        }
+    }
+
+    /// Writes the ConfigMap. Gives the keys whose texts do not fit it.
+    async fn publish(&self, overwritten: Option<&str>) -> Result<Vec<&'static str>, ChildError> {
         let kept = overwritten
             .map(str::to_owned)
             .or_else(|| self.memory.overwritten.clone());
@@ -416,12 +461,25 @@ impl Look<'_> {
             rendered: self.wanted().0.to_owned(),
             live: self.live.clone(),
             diff: self.difference.lines.clone(),
-            applied_sha256,
-            applied_at,
+            applied: self.last_applied(),
             overwritten: kept,
         };
-        published::publish(self.context, self.tailnet, &published).await?;
-        Ok(())
+        published::publish(self.context, self.tailnet, &published).await
+    }
+
+    /// Writes the ConfigMap. That it shows everything is no condition for anything: what it does not show is told.
+    async fn show(&mut self) {
+        let map = rendered_policy_config_map(&self.tailnet.name_any());
+        let result = self.publish(None).await;
+        self.retry_publishing = result.is_err();
+        self.unpublished = match result {
+            Ok(left_out) if left_out.is_empty() => None,
+            Ok(left_out) => Some(format!("ConfigMap {map} has no room for {}", left_out.join(", "))),
+            Err(error) => {
+                tracing::warn!(tailnet = self.tailnet.name_any(), %error, "the rendered policy is not published");
+                Some(format!("the rendered policy is not published: {error}"))
+            }
+        };
     }
 
     /// Waits for more changes, makes sure of everything, and writes.
@@ -482,66 +540,66 @@ impl Look<'_> {
         // There is no compare-and-set: look once more, directly before.
         let now = client.policy().await?.map(|policy| policy.text);
         if now != self.live {
-            context
-                .access_policies
-                .remember(&name, |memory| memory.live = Some((now, Timestamp::now())));
+            context.access_policies.remember(&name, |memory| {
+                memory.live = Some(Seen {
+                    text: now,
+                    at: Timestamp::now(),
+                });
+            });
             return Ok(Action::requeue(RENDER_SPACING));
         }
         if let Err(error) = client.check_policy(self.wanted().0).await {
             return self.refused(error, &sha256);
         }
-        let overwritten = self.foreign_edit();
-        if overwritten.is_some() {
-            let text = self.live.clone();
-            self.publish(text.as_deref()).await?;
-            self.memory.overwritten = text.clone();
-            context
-                .access_policies
-                .remember(&name, |memory| memory.overwritten = text);
-        }
+        let overwrites = match self.was_edited() {
+            true => Some(self.keep_edit().await?),
+            false => None,
+        };
         let before = self
             .live_policy()
             .map(|policy| approvals::taken_back(&self.observed.nodes, &policy));
+        let sent = Sent {
+            sha256: sha256.clone(),
+            before: before.unwrap_or_default(),
+            overwrites,
+        };
+        context
+            .access_policies
+            .remember(&name, |memory| memory.sent = Some(sent.clone()));
         if let Err(error) = client.put_policy(self.wanted().0).await {
             return self.refused(error, &sha256);
         }
         let stored = client.policy().await?.map(|policy| policy.text);
         let at = Timestamp::now();
-        let as_sent = stored.as_deref() == Some(self.wanted().0);
-        context.access_policies.remember(&name, |memory| {
-            memory.live = Some((stored.clone(), at));
-            memory.written_at = Some(Instant::now());
-            memory.pending = None;
-            memory.rejected = None;
-            memory.replay = Some(before.unwrap_or_default());
-        });
+        let as_sent = sent.is(stored.as_deref());
+        self.live = stored;
         // The facts and the members' states are to follow at once.
-        context.queues.tailnet.push(ObjectRef::from_obj(self.tailnet));
+        read_again(context, self.tailnet);
         if !as_sent {
+            let seen = Seen {
+                text: self.live.clone(),
+                at,
+            };
+            context.access_policies.remember(&name, |memory| {
+                memory.live = Some(seen);
+                memory.written_at = Some(Instant::now());
+                memory.pending = None;
+            });
             return Err(PolicyError::NotAsSent);
         }
-        context.backoff.succeeded(&backoff_key(&name));
-        tracing::info!(
-            tailnet = name,
-            sha256,
-            added = self.difference.counts.added,
-            removed = self.difference.counts.removed,
-            "access policy written"
-        );
-        if let Some(note) = overwritten {
-            events::warn(context, self.tailnet, events::OVERWRITTEN, "Write", &note).await;
-        }
-        self.live = stored;
-        self.applied(Some(at));
+        self.landed(sent, at).await;
         self.difference = Difference::of("", "");
-        self.publish(None).await?;
+        self.show().await;
         let told = Told::new(
             Truth::True,
             reason::POLICY_APPLIED,
             format!("the live policy is the rendered one{remarks}"),
         );
         self.rest(told, None);
-        Ok(Action::await_change())
+        Ok(match self.retry_publishing {
+            true => Action::requeue(PUBLISH_AGAIN),
+            false => Action::await_change(),
+        })
     }
 
     fn rest(&self, told: Told, rejection: Option<String>) {
@@ -558,14 +616,18 @@ impl Look<'_> {
     fn time_to_wait(&self, sha256: &str) -> Option<Duration> {
         let now = Instant::now();
         let (since, first) = match &self.memory.pending {
-            Some((known, since, first)) if known == sha256 => (*since, *first),
-            Some((_, _, first)) => (now, *first),
+            Some(pending) if pending.sha256 == sha256 => (pending.since, pending.first),
+            Some(pending) => (now, pending.first),
             None => (now, now),
         };
         self.context
             .access_policies
             .remember(&self.tailnet.name_any(), |memory| {
-                memory.pending = Some((sha256.to_owned(), since, first));
+                memory.pending = Some(Pending {
+                    sha256: sha256.to_owned(),
+                    since,
+                    first,
+                });
             });
         let settled = SETTLE.checked_sub(now.duration_since(since));
         let settled = settled.filter(|left| !left.is_zero() && now.duration_since(first) < LONGEST);
@@ -577,26 +639,49 @@ impl Look<'_> {
         settled.max(spaced)
     }
 
-    /// The note of an Event when the live document is not what this installation last wrote.
-    fn foreign_edit(&self) -> Option<String> {
-        let live = self.live.as_deref()?;
-        let (applied, _) = self.last_applied();
-        if applied == Some(sha256_hex(live)) {
-            return None;
-        }
-        let lost = diff::lost_lines(live, self.wanted().0);
-        let what = match applied {
+    /// Whether the live document is not what this installation last wrote.
+    fn was_edited(&self) -> bool {
+        let Some(live) = self.live.as_deref() else { return false };
+        self.last_applied().map(|applied| applied.sha256) != Some(sha256_hex(live))
+    }
+
+    /// Keeps the live document, which somebody else wrote, before it is overwritten. Gives the note of the Event about it.
+    async fn keep_edit(&mut self) -> Result<String, PolicyError> {
+        let text = self.live.clone();
+        let kept = match self.publish(text.as_deref()).await {
+            Ok(left_out) => !left_out.contains(&OVERWRITTEN),
+            // It would be lost, and a moment later it may be kept.
+            Err(error) if !published::is_permanent(&error) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(tailnet = self.tailnet.name_any(), %error, "the document that is overwritten is not kept");
+                false
+            }
+        };
+        self.memory.overwritten.clone_from(&text);
+        self.context
+            .access_policies
+            .remember(&self.tailnet.name_any(), |memory| memory.overwritten = text);
+        Ok(self.note_of_edit(kept))
+    }
+
+    fn note_of_edit(&self, kept: bool) -> String {
+        let lost = diff::lost_lines(self.live.as_deref().unwrap_or_default(), self.wanted().0);
+        let what = match self.last_applied() {
             Some(_) => "the live policy had been edited outside; this was overwritten",
             None => "the live policy was not written by this installation before; these of its lines are gone",
         };
-        let map = tailnet_crds::names::tailnet::rendered_policy_config_map(&self.tailnet.name_any());
-        let tail =
-            format!(" (the whole document: ConfigMap {map}, key overwritten.hujson). Edit the base document instead");
+        let map = rendered_policy_config_map(&self.tailnet.name_any());
+        let tail = match kept {
+            true => {
+                format!(" (the whole document: ConfigMap {map}, key {OVERWRITTEN}). Edit the base document instead")
+            }
+            false => format!(" (ConfigMap {map} has no room for the whole document). Edit the base document instead"),
+        };
         let shown = match lost.is_empty() {
             true => "only comments, order or layout".to_owned(),
             false => excerpt(&lost, events::MAX_NOTE - tail.len() - what.len() - 60),
         };
-        Some(format!("{what}: {shown}{tail}"))
+        format!("{what}: {shown}{tail}")
     }
 
     /// Headscale refuses the document, or cannot be asked.
@@ -621,15 +706,21 @@ impl Look<'_> {
             message: message.clone(),
             retry_at: Instant::now() + delay,
         };
-        self.context
-            .access_policies
-            .remember(&name, |memory| memory.rejected = Some(rejection));
+        self.context.access_policies.remember(&name, |memory| {
+            memory.rejected = Some(rejection);
+            memory.sent = None;
+        });
         self.rest(
             Told::new(Truth::False, reason::POLICY_REJECTED, message.clone()),
             Some(message),
         );
         Ok(Action::requeue(delay))
     }
+}
+
+/// The Tailnet controller reads Headscale anew.
+fn read_again(context: &Context, tailnet: &Tailnet) {
+    context.queues.tailnet.push(ObjectRef::from_obj(tailnet));
 }
 
 fn backoff_key(name: &str) -> String {
@@ -645,7 +736,7 @@ fn whole_seconds(at: Timestamp) -> Timestamp {
 async fn replay(tailnet: &Tailnet, context: &Context, observed: &Observed, memory: &Memory) -> Result<(), PolicyError> {
     let name = tailnet.name_any();
     let Some(before) = &memory.replay else { return Ok(()) };
-    let written = memory.live.as_ref().map(|(_, at)| *at);
+    let written = memory.live.as_ref().map(|seen| seen.at);
     if written.is_none_or(|at| observed.read_at <= at) {
         return Ok(());
     }
@@ -682,7 +773,10 @@ async fn give_up(tailnet: &Tailnet, context: &Context, memory: &Memory) -> Resul
     let stored = release(&client, &owner).await?;
     context.access_policies.remember(&name, |memory| {
         *memory = Memory {
-            live: Some((stored, Timestamp::now())),
+            live: Some(Seen {
+                text: stored,
+                at: Timestamp::now(),
+            }),
             ..Memory::default()
         };
     });

@@ -60,6 +60,8 @@ pub struct Situation<'a> {
     pub added: usize,
     /// See `added`.
     pub removed: usize,
+    /// What the ConfigMap does not show, and why.
+    pub unpublished: Option<&'a str>,
 }
 
 /// What is to be done.
@@ -158,6 +160,7 @@ pub fn remarks(situation: &Situation<'_>) -> String {
         parts.push(format!("{} tests wait: {}", rendered.waiting.len(), named.join(", ")));
     }
     parts.extend(rendered.notes.iter().cloned());
+    parts.extend(situation.unpublished.map(str::to_owned));
     if let Some((_, sha256)) = rendered
         .open
         .as_ref()
@@ -219,6 +222,7 @@ mod tests {
             refused: None,
             added: 1,
             removed: 0,
+            unpublished: None,
         }
     }
 
@@ -246,6 +250,17 @@ mod tests {
         assert_eq!(reason_of(decide(&dry(Some("old")))), (Truth::False, "DryRun"));
         assert_eq!(reason_of(decide(&dry(None))), (Truth::False, "DryRun"));
         assert_eq!(reason_of(decide(&dry(Some("new")))), (Truth::True, "DryRun"));
+    }
+
+    #[test]
+    fn what_is_not_shown_is_told_and_holds_nothing() {
+        let new = rendered("new", Posture::Deny);
+        let unpublished = Situation {
+            unpublished: Some("the ConfigMap is full"),
+            ..situation(&new)
+        };
+        assert_eq!(decide(&unpublished), Step::Write);
+        assert_eq!(remarks(&unpublished), "; the ConfigMap is full");
     }
 
     #[test]
