@@ -127,3 +127,85 @@ fn what_cannot_be_rendered_is_told() {
     assert_eq!(code, Some(2));
     assert!(errors.contains("is no HuJSON: line 2"), "{errors}");
 }
+
+#[test]
+fn an_acknowledged_posture_is_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = "    {\n      // nothing is allowed or denied\n    }\n";
+    let start = FILES.find("    {\n").unwrap();
+    let end = FILES
+        .find("---\napiVersion: tsunaro.io/v1alpha1\nkind: Tailnet\n")
+        .unwrap();
+    let egress = FILES.rfind("---\n").unwrap();
+    let files = format!("{}{base}{}", &FILES[..start], &FILES[end..egress]);
+    let write = |text: &str| std::fs::write(directory.path().join("all.yaml"), text).unwrap();
+    write(&files);
+    std::fs::write(directory.path().join("live.hujson"), "{ \"grants\": [] }\n").unwrap();
+    let ask = |command: &str| policy(directory.path(), &[command, "--live", "live.hujson", "all.yaml"]);
+    let (code, closed, errors) = ask("render");
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(closed.contains("\"grants\": ["), "{closed}");
+    let sha256 = errors.split("acknowledgePosture: ").nth(1).unwrap();
+    let sha256 = sha256.split(' ').next().unwrap().to_owned();
+    write(&files.replace("policy: { ", &format!("policy: {{ acknowledgePosture: {sha256}, ")));
+    let (code, open, errors) = ask("render");
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(!open.contains("grants"), "{open}");
+    let (code, difference, _) = ask("diff");
+    assert_eq!(code, Some(1));
+    assert!(!difference.contains("+  \"grants\""), "{difference}");
+    let why = ["why", "a@", "192.0.2.1:1", "--live", "live.hujson", "all.yaml"];
+    let (code, text, _) = policy(directory.path(), &why);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("neither acls nor grants"), "{text}");
+}
+
+#[test]
+fn a_live_policy_that_cannot_be_read_is_no_answer() {
+    let directory = files();
+    std::fs::write(directory.path().join("live.hujson"), "{ \"grants\": [ }").unwrap();
+    for command in ["render", "diff"] {
+        let (code, text, errors) = policy(directory.path(), &[command, "--live", "live.hujson", "all.yaml"]);
+        assert_eq!((code, text.as_str()), (Some(2), ""));
+        assert!(
+            errors.contains("the live policy cannot be read (line 1, column 15"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn what_the_rules_refuse_has_no_entries() {
+    let directory = files();
+    let entry = r#""dst": ["192.0.2.10"]"#;
+    let render = |more: &[&str]| {
+        let (code, text, errors) = policy(directory.path(), &[&["render", "all.yaml"], more].concat());
+        assert_eq!(code, Some(0), "{errors}");
+        text
+    };
+    assert!(render(&[]).contains(entry));
+    // Policies of the organisation: named, and among the files.
+    let rule = "validations:\n  - expression: object.metadata.?labels[?'ok'].hasValue()\n";
+    std::fs::write(directory.path().join("ok.txt"), rule).unwrap();
+    assert!(!render(&["--policies", "ok.txt"]).contains(entry));
+    let config_map = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: ok, namespace: NAMESPACE, labels: {{ tsunaro.io/admission-policy: \"true\" }} }}\ndata:\n  ok.yaml: |\n    {}",
+        rule.replace('\n', "\n    ")
+    );
+    let add = |namespace: &str| {
+        let text = format!("{FILES}---\n{}", config_map.replace("NAMESPACE", namespace));
+        std::fs::write(directory.path().join("all.yaml"), text).unwrap();
+    };
+    add("elsewhere");
+    assert!(render(&[]).contains(entry), "it is no policy of this operator");
+    add("tailnet-system");
+    assert!(!render(&[]).contains(entry));
+    // One that cannot be used refuses everything in the operator; here it is an error.
+    std::fs::write(directory.path().join("ok.txt"), rule.replace("hasValue", "hasValu")).unwrap();
+    let (code, _, errors) = policy(directory.path(), &["render", "all.yaml", "--policies", "ok.txt"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        errors.contains("ok.txt") && errors.contains("cannot be used"),
+        "{errors}"
+    );
+}

@@ -13,6 +13,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 use tailnet_crds::Kind;
+use tailnet_crds::names::rendered_policy::{COMPRESSED, LEFT_OUT, LIVE, RENDERED};
 use tailnet_crds::names::{self, label};
 use tailnet_policies::claims::{self, Claims};
 use tailnet_policies::facts::Facts;
@@ -69,10 +70,33 @@ impl Access {
 pub struct RenderedPolicy {
     /// Name of the Tailnet.
     pub tailnet: String,
-    /// The rendered document.
+    /// The rendered document; empty when it cannot be read.
     pub rendered: String,
     /// The live one; None when Headscale has none.
-    pub live: Option<String>,
+    pub live: Result<Option<String>, NotPublished>,
+}
+
+/// Why a text that the operator has is not to be had from its ConfigMap.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotPublished {
+    /// The operator says that it did not fit.
+    #[error("ConfigMap {config_map} has no room for {key}")]
+    LeftOut {
+        /// Name of the ConfigMap.
+        config_map: String,
+        /// Its key.
+        key: &'static str,
+    },
+    /// The archive cannot be unpacked.
+    #[error("ConfigMap {config_map}: {key} cannot be unpacked: {source}")]
+    Damaged {
+        /// Name of the ConfigMap.
+        config_map: String,
+        /// Its key.
+        key: &'static str,
+        /// The decoder's words.
+        source: Arc<std::io::Error>,
+    },
 }
 
 /// What is there.
@@ -88,6 +112,8 @@ pub struct Live {
     claims: Vec<(String, Claims)>,
     policies: Vec<(String, BTreeMap<String, String>)>,
     base_documents: Option<Vec<(String, String)>>,
+    /// What an access policy rests on and is not known, for people.
+    pub unlisted: Vec<String>,
     /// What could not be read, for people.
     pub notes: Vec<String>,
 }
@@ -174,15 +200,19 @@ async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, Cl
             })),
             Listed::Forbidden => {
                 live.unknown.push(kind);
+                live.unlisted.push(kind.plural().to_owned());
                 live.notes.push(format!(
                     "this user may not list {}: the files alone are known",
                     kind.plural()
                 ));
             }
-            Listed::NoSuchKind => live.notes.push(format!(
-                "the cluster does not have {} (are the CRDs installed?)",
-                kind.plural()
-            )),
+            Listed::NoSuchKind => {
+                live.unlisted.push(kind.plural().to_owned());
+                live.notes.push(format!(
+                    "the cluster does not have {} (are the CRDs installed?)",
+                    kind.plural()
+                ));
+            }
         }
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -195,7 +225,8 @@ async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, Cl
             .notes
             .push("this user may not list namespaces: they are not checked".to_owned()),
     }
-    let services: Api<Service> = Api::namespaced(client.clone(), operator_namespace);
+    // Of all namespaces: a Service that is not listed would be taken for one that does not exist.
+    let services: Api<Service> = Api::all(client.clone());
     match list(services, "services").await? {
         Listed::Items(items) => {
             let values = items
@@ -203,9 +234,11 @@ async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, Cl
                 .map(|service| serde_json::to_value(service).unwrap_or_default());
             live.services = Some(values.collect());
         }
-        _ => live.notes.push(format!(
-            "this user may not list Services of {operator_namespace}: they are not checked"
-        )),
+        _ => {
+            live.unlisted.push("services".to_owned());
+            live.notes
+                .push("this user may not list Services of all namespaces: they are not checked".to_owned());
+        }
     }
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), operator_namespace);
     match list(config_maps, "configmaps").await? {
@@ -213,32 +246,65 @@ async fn read_with(client: &Client, operator_namespace: &str) -> Result<Live, Cl
             let leases: Api<Lease> = Api::namespaced(client.clone(), operator_namespace);
             let leases = match list(leases, "leases").await? {
                 Listed::Items(leases) => leases,
-                _ => Vec::new(),
+                _ => {
+                    live.notes.push(format!(
+                        "this user may not list Leases of {operator_namespace}: what is known of Headscale counts as old as its last change"
+                    ));
+                    Vec::new()
+                }
             };
             published(&mut live, &items, &leases);
         }
-        _ => live.notes.push(format!(
-            "this user may not list ConfigMaps of {operator_namespace}: neither the organisation's policies nor what is known of Headscale is checked"
-        )),
+        _ => {
+            live.unlisted
+                .push(format!("configmaps of namespace {operator_namespace}"));
+            live.notes.push(format!(
+                "this user may not list ConfigMaps of {operator_namespace}: neither the organisation's policies nor what is known of Headscale is checked"
+            ));
+        }
+    }
+    // The organisation's policies may ask for the labels of a namespace.
+    if live.namespaces.is_none() && !live.policies.is_empty() {
+        live.unlisted.push("namespaces".to_owned());
     }
     Ok(live)
 }
 
-/// A text of a ConfigMap, or its compressed form under the same key with `.gz`.
-fn document(config_map: &ConfigMap, key: &str) -> Option<String> {
-    if let Some(text) = config_map.data.as_ref().and_then(|data| data.get(key)) {
-        return Some(text.clone());
+/// Most bytes of an unpacked text: somebody's own archive must not fill the memory.
+const MAX_UNPACKED: u64 = 16 * 1024 * 1024;
+
+/// A text of the ConfigMap with a rendered policy, or what its compressed form holds; None when there is neither.
+fn document(config_map: &ConfigMap, key: &'static str) -> Result<Option<String>, NotPublished> {
+    let text = |key: &str| config_map.data.as_ref().and_then(|data| data.get(key));
+    if let Some(text) = text(key) {
+        return Ok(Some(text.clone()));
     }
-    let bytes = config_map.binary_data.as_ref()?.get(&format!("{key}.gz"))?;
+    let config_map_name = || config_map.name_any();
+    let archives = config_map.binary_data.as_ref();
+    let Some(bytes) = archives.and_then(|data| data.get(&format!("{key}{COMPRESSED}"))) else {
+        return match text(LEFT_OUT).is_some_and(|keys| keys.lines().any(|left_out| left_out == key)) {
+            true => Err(NotPublished::LeftOut {
+                config_map: config_map_name(),
+                key,
+            }),
+            false => Ok(None),
+        };
+    };
     let mut text = String::new();
-    // Somebody's own archive must not fill the memory.
     let decoder = flate2::read::GzDecoder::new(bytes.0.as_slice());
-    decoder.take(16 * 1024 * 1024).read_to_string(&mut text).ok()?;
-    Some(text)
+    match decoder.take(MAX_UNPACKED).read_to_string(&mut text) {
+        Ok(_) => Ok(Some(text)),
+        Err(source) => Err(NotPublished::Damaged {
+            config_map: config_map_name(),
+            key,
+            source: Arc::new(source),
+        }),
+    }
 }
 
 /// What stands in the ConfigMaps of the operator namespace.
 fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
+    let documents = live.base_documents.get_or_insert_default();
     let mut claims_parts: BTreeMap<String, Vec<Claims>> = BTreeMap::new();
     for config_map in config_maps {
         let name = config_map.name_any();
@@ -249,18 +315,25 @@ fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
         {
             live.rendered_policies.push(RenderedPolicy {
                 tailnet: tailnet.clone(),
-                rendered: document(config_map, "rendered.hujson").unwrap_or_default(),
-                live: document(config_map, "live.hujson"),
+                rendered: document(config_map, RENDERED).ok().flatten().unwrap_or_default(),
+                live: document(config_map, LIVE),
             });
         }
-        let documents = live.base_documents.get_or_insert_default();
         documents.extend(data.get(base::KEY).map(|text| (name.clone(), text.clone())));
         if labels.get(label::ADMISSION_POLICY).map(String::as_str) == Some("true") {
             live.policies.push((name, data));
         } else if let Some((tailnet, _)) = names::tailnet::claims_part_of(&name)
-            && let Some(Ok(part)) = data.get(claims::DATA_KEY).map(|text| Claims::from_json(text))
+            && let Some(text) = data.get(claims::DATA_KEY)
         {
-            claims_parts.entry(tailnet.to_owned()).or_default().push(part);
+            match Claims::from_json(text) {
+                Ok(part) => claims_parts.entry(tailnet.to_owned()).or_default().push(part),
+                Err(_) => {
+                    live.unlisted.push(format!("claims in ConfigMap {name}"));
+                    live.notes.push(format!(
+                        "ConfigMap {name} cannot be read: who holds which name in Tailnet {tailnet} is not known"
+                    ));
+                }
+            }
         }
     }
     for (tailnet, parts) in claims_parts {

@@ -7,7 +7,7 @@ mod github;
 mod locate;
 pub mod manifests;
 mod output;
-mod policies;
+pub mod policies;
 mod sarif;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ipnet::IpNet;
 use tailnet_crds::names::DEFAULT_OPERATOR_NAMESPACE;
 
 /// Flags of `policy`.
@@ -19,7 +20,9 @@ pub struct PolicyArgs {
 pub enum PolicyCommand {
     /// Print the policy that the operator would write: the base document plus what the objects need.
     ///
-    /// Exit status: 0, or 2 when nothing can be rendered.
+    /// Of files alone it is the policy of those files: a set that lacks objects gives a document without their entries.
+    ///
+    /// Exit status: 0, or 2 when nothing can be rendered, or when something that it rests on could not be listed.
     Render(Source),
     /// Print the difference between the live policy and the one that the operator would write.
     ///
@@ -73,10 +76,19 @@ pub struct Source {
     /// Longest time for reading the cluster, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = crate::connect::seconds, requires = "cluster")]
     pub timeout: Duration,
+    /// The organisation's policies in CEL, a file or a directory: ConfigMaps with the label tsunaro.io/admission-policy, or bare policy documents. Those among the files and in the cluster count too.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub policies: Vec<PathBuf>,
     /// Namespace of objects that name none.
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub namespace: String,
     /// Namespace in which the operator is installed.
     #[arg(long, value_name = "NAME", env = "OPERATOR_NAMESPACE", default_value = DEFAULT_OPERATOR_NAMESPACE)]
     pub operator_namespace: String,
+    /// DNS domain of the cluster, as the operator was given it.
+    #[arg(long, value_name = "NAME", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Service range of the cluster, as the operator was given it: a gateway that does not fit it has no entries. May be repeated.
+    #[arg(long = "service-cidr", value_name = "CIDR")]
+    pub service_cidrs: Vec<IpNet>,
 }

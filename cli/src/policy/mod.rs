@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::Value;
 use tailnet_crds::Kind;
@@ -13,10 +14,11 @@ use tailnet_headscale::document::{ParseError, Rule, diff, rule_lines};
 use tailnet_policies::access_policy::{
     Allowance, Ask, Owner, Question, QuestionError, Registered, RenderError, Rendered, owner_of, render, why,
 };
-use tailnet_policies::{Config, Snapshot, base};
+use tailnet_policies::{Config, Snapshot, base, organisation};
 
-use crate::lint::cluster::{self, ClusterError, Live};
+use crate::lint::cluster::{self, ClusterError, Live, NotPublished};
 use crate::lint::manifests::{self, Found};
+use crate::lint::policies::{self, PolicyText};
 
 pub use args::PolicyArgs;
 use args::{PolicyCommand, Source, WhyArgs};
@@ -28,6 +30,18 @@ enum PolicyError {
     Files(String),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    #[error(
+        "--cluster: not to be had: {0}. A policy without them is not the one that the operator writes: ask as somebody who may list them"
+    )]
+    Unlisted(String),
+    #[error("the live policy is not known: {0}; name it with --live (headscale policy get > live.hujson)")]
+    NotPublished(#[from] NotPublished),
+    #[error("{file}: the organisation's policy {name} cannot be used: {problem}")]
+    Policy {
+        file: String,
+        name: String,
+        problem: String,
+    },
     #[error("no Tailnet with a spec.policy is among what was read")]
     NoTailnet,
     #[error("several Tailnets have a spec.policy ({0}): choose one with --tailnet")]
@@ -68,9 +82,16 @@ struct Read {
     tailnet: String,
     live: Option<String>,
     owner: Option<Owner>,
+    /// `policy.acknowledgePosture`.
+    acknowledged: Option<String>,
 }
 
 impl Read {
+    /// The document that the operator would write.
+    fn wanted(&self) -> Result<String, PolicyError> {
+        Ok(self.rendered()?.wanted(self.acknowledged.as_deref()).0.to_owned())
+    }
+
     fn rendered(&self) -> Result<Rendered, PolicyError> {
         let facts = self.snapshot.facts(&self.tailnet);
         let registered = facts.map(|known| Registered::from_facts(&known.facts));
@@ -89,7 +110,11 @@ impl Read {
         for note in rendered.waiting.iter().chain(&rendered.notes) {
             eprintln!("note: {note}");
         }
-        if let Some((_, sha256)) = &rendered.open {
+        if let Some((_, sha256)) = rendered
+            .open
+            .as_ref()
+            .filter(|(_, sha256)| self.acknowledged.as_ref() != Some(sha256))
+        {
             eprintln!(
                 "note: no rules are left; an empty list of grants keeps the tailnet closed (acknowledgePosture: {sha256} opens it)"
             );
@@ -105,7 +130,10 @@ fn read(source: &Source) -> Result<Read, PolicyError> {
     }
     let config = Config {
         operator_namespace: source.operator_namespace.clone(),
-        ..Config::default()
+        cluster_domain: source.cluster_domain.clone(),
+        service_cidrs: source.service_cidrs.clone(),
+        // They serve warnings only.
+        pod_cidrs: Vec::new(),
     };
     let mut snapshot = Snapshot::closed(config);
     let live = match source.cluster {
@@ -120,24 +148,63 @@ fn read(source: &Source) -> Result<Read, PolicyError> {
     for note in found.notes.iter().chain(&live.notes) {
         eprintln!("note: {note}");
     }
+    if !live.unlisted.is_empty() {
+        return Err(PolicyError::Unlisted(live.unlisted.join(", ")));
+    }
     let published = live.rendered_policies.clone();
     live.fill(&mut snapshot);
     fill(&found, &mut snapshot, &source.operator_namespace);
+    let (given, errors) = policies::read(&source.policies, &source.namespace);
+    if let Some(error) = errors.first() {
+        return Err(PolicyError::Files(error.to_string()));
+    }
+    let of_files = found
+        .policies
+        .iter()
+        .filter(|policy| policy.namespace.as_deref() == Some(source.operator_namespace.as_str()));
+    for policy in given.iter().chain(of_files) {
+        set_policy(policy, &mut snapshot)?;
+    }
     let tailnet = tailnet(source, &snapshot)?;
     let published = published.into_iter().find(|policy| policy.tailnet == tailnet);
     let live = match &source.live {
         Some(path) => Some(live_file(path)?),
-        None => published.as_ref().and_then(|policy| policy.live.clone()),
+        None => match &published {
+            Some(policy) => policy.live.clone()?,
+            None => {
+                if source.cluster {
+                    eprintln!(
+                        "note: the operator has published no policy of Tailnet {tailnet}, so the live one is not known: what frozen objects keep is not in the render (--live)"
+                    );
+                }
+                None
+            }
+        },
     };
     let owner = published
         .and_then(|policy| owner_of(&policy.rendered))
         .or_else(|| owner_of(live.as_deref()?));
+    let acknowledged = snapshot
+        .get(Kind::Tailnet, None, &tailnet)
+        .and_then(|tailnet| tailnet.tailnet()?.policy.as_ref()?.acknowledge_posture.clone());
     Ok(Read {
         snapshot,
         tailnet,
         live,
         owner,
+        acknowledged,
     })
+}
+
+fn set_policy(policy: &PolicyText, snapshot: &mut Snapshot) -> Result<(), PolicyError> {
+    let compiled =
+        organisation::Policy::compile(&policy.name, &policy.data).map_err(|problems| PolicyError::Policy {
+            file: policy.file.clone(),
+            name: policy.name.clone(),
+            problem: problems.first().map(ToString::to_string).unwrap_or_default(),
+        })?;
+    snapshot.set_policy(&policy.name, Some(Arc::new(Ok(compiled))));
+    Ok(())
 }
 
 fn live_file(path: &PathBuf) -> Result<String, PolicyError> {
@@ -187,14 +254,14 @@ fn tailnet(source: &Source, snapshot: &Snapshot) -> Result<String, PolicyError> 
 }
 
 fn print_rendered(source: &Source) -> Result<ExitCode, PolicyError> {
-    print!("{}", read(source)?.rendered()?.text);
+    print!("{}", read(source)?.wanted()?);
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_diff(source: &Source) -> Result<ExitCode, PolicyError> {
     let read = read(source)?;
     let live = read.live.as_deref().ok_or(PolicyError::NoLive)?;
-    let difference = diff::unified(live, &read.rendered()?.text, "live", "rendered");
+    let difference = diff::unified(live, &read.wanted()?, "live", "rendered");
     print!("{difference}");
     Ok(match difference.is_empty() {
         true => ExitCode::SUCCESS,
@@ -210,7 +277,7 @@ fn print_why(args: &WhyArgs) -> Result<ExitCode, PolicyError> {
         _ => {
             let read = read(source)?;
             let lines = base_lines(&read)?;
-            (read.rendered()?.text, lines)
+            (read.wanted()?, lines)
         }
     };
     let allowed = why(&text, &question)?;
