@@ -349,3 +349,44 @@ fn published(live: &mut Live, config_maps: &[ConfigMap], leases: &[Lease]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use k8s_openapi::ByteString;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_not_published_is_not_taken_for_none() {
+        let config_map = |data: Value| -> ConfigMap {
+            serde_json::from_value(json!({ "metadata": { "name": "tailnet-rendered-policy-demo" }, "data": data }))
+                .unwrap()
+        };
+        let with_archive = |bytes: Vec<u8>| ConfigMap {
+            binary_data: Some(BTreeMap::from([("live.hujson.gz".to_owned(), ByteString(bytes))])),
+            ..config_map(json!({}))
+        };
+        let live = |config_map: &ConfigMap| document(config_map, LIVE).map_err(|error| error.to_string());
+        assert_eq!(
+            live(&config_map(json!({ "live.hujson": "{}" }))),
+            Ok(Some("{}".to_owned()))
+        );
+        assert_eq!(
+            live(&config_map(json!({ "left-out": "overwritten.hujson\n" }))),
+            Ok(None)
+        );
+        assert_eq!(
+            live(&config_map(json!({ "left-out": "overwritten.hujson\nlive.hujson\n" }))),
+            Err("ConfigMap tailnet-rendered-policy-demo has no room for live.hujson".to_owned())
+        );
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(b"{ }").unwrap();
+        let archive = encoder.finish().unwrap();
+        assert_eq!(live(&with_archive(archive.clone())), Ok(Some("{ }".to_owned())));
+        let damaged = live(&with_archive(archive[..archive.len() - 9].to_vec())).unwrap_err();
+        assert!(damaged.contains("live.hujson cannot be unpacked"), "{damaged}");
+    }
+}

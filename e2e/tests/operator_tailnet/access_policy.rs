@@ -5,11 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use serde_json::{Value, json};
-use tailnet_e2e::{binaries, wait_for};
+use tailnet_e2e::{Account, Exit, binaries, wait_for};
 use tailnet_headscale::PolicyText;
 use tailnet_headscale::document::{Document, Policy};
+use tailnet_operator::rbac;
+use tailnet_policies::access_policy::sha256_hex;
 
 use crate::bed::{Bed, join};
+use crate::cut_answers::CutAnswers;
 
 /// A write waits for more changes, and for the one before it.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -131,7 +134,52 @@ fn plugin(bed: &Bed) -> Result<()> {
         told.contains(&format!("generated for TailnetEgress {}/pa", bed.ns())),
         "{told}"
     );
+    // Who may not list everything is not given an answer that rests on a part.
+    for (resource, named) in [("tailnetsites", "tailnetsites"), ("services", "services")] {
+        let kubeconfig = account_without(bed, resource)?;
+        for command in [&["diff"][..], &["render"], &["why", "tag:egress-pa", "192.0.2.10:5432"]] {
+            let mut argv = vec![binary.as_str(), "policy"];
+            argv.extend(command);
+            argv.extend(["--cluster", "--kubeconfig", &kubeconfig, "--tailnet", &bed.tailnet]);
+            argv.extend(["--operator-namespace", bed.ns()]);
+            let done = bed.cluster.inside().run(&argv)?;
+            assert_eq!(
+                done.exit,
+                Exit::Code(2),
+                "{command:?} without {resource}: {}",
+                done.stderr
+            );
+            assert_eq!(done.stdout, "", "{command:?} without {resource}");
+            assert!(
+                done.stderr.contains(&format!("not to be had: {named}")),
+                "{}",
+                done.stderr
+            );
+        }
+    }
     Ok(())
+}
+
+/// Kubeconfig of an account with the operator's rights, but for lists of one resource in the whole cluster.
+fn account_without(bed: &Bed, resource: &str) -> Result<String> {
+    let name = format!("without-{resource}");
+    let mut cluster_rules = rbac::cluster_rules();
+    for rule in &mut cluster_rules {
+        rule.resources.iter_mut().flatten().for_each(|listed| {
+            if listed == resource {
+                "nothing".clone_into(listed);
+            }
+        });
+    }
+    bed.cluster.install_account(&Account {
+        namespace: bed.ns(),
+        name: &name,
+        cluster_role: &format!("{name}-{}", bed.ns()),
+        cluster_rules,
+        namespace_rules: rbac::namespace_rules(),
+    })?;
+    let kubeconfig = bed.cluster.service_account_kubeconfig(bed.ns(), &name)?;
+    Ok(kubeconfig.to_str().context("UTF-8")?.to_owned())
 }
 
 fn begin(bed: &Bed) -> Result<()> {
@@ -253,6 +301,40 @@ fn from_dry_run_to_apply_and_back() -> Result<()> {
     expect(&bed, "True", "ReadOnly")?;
     operator.terminate(Duration::from_secs(20))?;
     bed.no_key_is_told(&[])
+}
+
+#[test]
+fn a_write_whose_answer_gets_lost_is_finished_all_the_same() -> Result<()> {
+    let bed = Bed::new("policy_cut")?;
+    begin(&bed)?;
+    let people = "{ \"grants\": [{ \"src\": [\"*\"], \"dst\": [\"203.0.113.9\"], \"ip\": [\"tcp:9\"] }] }\n";
+    let _open = Open::begin(&bed, people)?;
+    base(&bed, BASE)?;
+    bed.egress("cut")?;
+    let between = CutAnswers::start(&bed)?;
+    between.cut_next_write();
+    bed.tailnet(|spec| {
+        spec["api"]["endpoint"] = json!(between.url);
+        spec["policy"] = json!({"baseConfigMap": "base", "mode": "Apply", "tagOwners": ["group:ops"],
+            "routeApprovers": ["tag:router"], "ingressSourceAllowlist": ["*"]});
+    })?;
+    let operator = bed.operator(&[])?;
+    expect(&bed, "True", "Applied")?;
+    assert_eq!(between.cut(), 1, "no answer got lost");
+    let written = live(&bed)?;
+    assert!(written.text.contains("tag:egress-cut"), "{}", written.text);
+    // What follows a write followed this one too.
+    let told = note(&bed, "PolicyOverwritten", |note| note.contains("203.0.113.9"))?;
+    assert!(told.contains("was not written by this installation before"), "{told}");
+    let shown = rendered(&bed)?;
+    assert_eq!(shown["data"]["overwritten.hujson"], people);
+    let sum = &shown["metadata"]["annotations"]["tsunaro.io/policy-applied-sha256"];
+    assert_eq!(*sum, json!(sha256_hex(&written.text)), "{shown}");
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(live(&bed)?, written);
+    assert_eq!(between.writes(), 1, "written again although it was in force");
+    operator.terminate(Duration::from_secs(20))?;
+    Ok(())
 }
 
 #[test]

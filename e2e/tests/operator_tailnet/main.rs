@@ -5,6 +5,7 @@
 
 mod access_policy;
 mod bed;
+mod cut_answers;
 mod ledger_lost;
 mod organisation;
 mod second_headscale;
