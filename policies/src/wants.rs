@@ -112,7 +112,12 @@ fn wanted_by(object: &Object, snapshot: &Snapshot) -> Option<(String, Vec<Want>)
     let keep_only = match guard_verdict(
         object,
         snapshot,
-        |finding| finding.holder.is_none(),
+        |finding| {
+            !finding
+                .holder
+                .as_ref()
+                .is_some_and(|holder| holder.competes(object.kind))
+        },
         || spec.is_some() && !keys.iter().all(has),
     ) {
         Verdict::Withdraw(_) => return None,

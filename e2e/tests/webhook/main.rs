@@ -378,6 +378,8 @@ fn a_stop_signal_ends_it_after_the_delay_and_without_a_lost_audit_line() -> Resu
         ensure!(code == 503 && text.contains("stopping"), "{text}");
         Ok(())
     })?;
+    // What is installed meanwhile is not for one that goes to arm.
+    arming::open_by_hand(cluster)?;
     // Unready, and still answering.
     let mut calls = 0;
     while started.elapsed() < Duration::from_millis(700) {
@@ -389,6 +391,7 @@ fn a_stop_signal_ends_it_after_the_delay_and_without_a_lost_audit_line() -> Resu
     assert_eq!(webhook.process.wait(Duration::from_secs(10))?, Exit::Code(0));
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
     assert_eq!(written().len(), calls);
+    assert_eq!(arming::policy(cluster)?, "Ignore");
     Ok(())
 }
 
