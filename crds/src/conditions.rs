@@ -147,7 +147,7 @@ reasons! {
 
     // Overall
     READY_REASON = "Ready", &[READY], "Everything that the object asks for is in place.", "", Done;
-    NOT_ACCEPTED = "NotAccepted", &[REACHABLE, API_KEY_READY, KEY_READY, WORKLOAD_READY, POLICY_READY, ROUTES_READY, DNS_READY, ADVERTISED, APPROVED, READY], "The object is not accepted.", "See Accepted.", Author;
+    NOT_ACCEPTED = "NotAccepted", &[REACHABLE, API_KEY_READY, KEY_READY, CERTIFICATE_READY, WORKLOAD_READY, POLICY_READY, ROUTES_READY, DNS_READY, ADVERTISED, APPROVED, READY], "The object is not accepted.", "See Accepted.", Author;
     PROGRESSING = "Progressing", &[READY, WORKLOAD_READY], "Not there yet; nothing is known to be wrong.", "Wait. If it lasts longer than a minute, look at the Deployment and the Pods (kubectl -n tailnet-system get deployments,pods -l tsunaro.io/owner-name=NAME, then describe). Our own kinds have no events.", Wait;
     NOT_IMPLEMENTED = "NotImplemented", &[READY], "This version of the operator checks the object and does nothing else with it.", "Wait for a version that does (docs/status.md).", Wait;
     API_SERVER_ERROR = "APIServerError", &[API_KEY_READY, KEY_READY, WORKLOAD_READY, READY], "The API server refused or did not answer a request of the operator; the message has its words.", "Mostly nothing: the operator tries again. If it lasts, check quotas, admission policies and the operator's RBAC.", Platform;
@@ -226,18 +226,26 @@ reasons! {
     NOT_APPROVED = "NotApproved", &[ROUTES_READY, APPROVED, ROUTES_IN_SYNC, READY], "A router advertises the route, but it is not approved.", "Approve it (headscale nodes approve-routes), or add an autoApprover.", TailnetAdmin;
     NOT_SERVING = "NotServing", &[ROUTES_READY, READY], "The route is approved, but no live router serves it.", "Bring the router back.", TailnetAdmin;
     ROUTER_EXPIRED = "RouterExpired", &[READY], "The node key of the router has expired: Headscale still lists it, but nothing passes through it.", "Log the router in again.", TailnetAdmin;
-    DIAL_FAILED = "DialFailed", &[ROUTES_READY], "The route exists, but the agent's last connection to the target failed; the message has the class of the error.", "Check the target itself and the firewall before it.", Author;
+    DIAL_FAILED = "DialFailed", &[ROUTES_READY, READY], "The agent's last connection to the target or backend failed, although there is a way to it; the message has the class of the error.", "Check the target itself and the firewall before it.", Author;
     ADVERTISED_REASON = "Advertised", &[ADVERTISED], "Every prefix is advertised by a router with one of the tags.", "", Done;
     APPROVED_REASON = "Approved", &[APPROVED, ROUTES_IN_SYNC], "Every route is approved.", "", Done;
 
+    // Exposes of an ingress
+    NAMESPACE_NOT_GRANTED = "NamespaceNotGranted", &[KEY_READY, READY], "The operator may not write in the namespace of the ingress, so nothing is made for it.", "Add the namespace to ingressNamespaces of the chart (docs/ingress.md).", Platform;
+    NO_BACKEND = "NoBackend", &[READY], "The Service of an expose does not exist, has no cluster address, or lacks the port; connections to it are refused.", "Create the Service, or correct the expose.", Author;
+    NOT_LISTENING = "NotListening", &[READY], "An expose has no listener; the message says why.", "Act on the message.", Author;
+
     // Certificates
-    @later CERTIFICATE_READY_REASON = "CertificateReady", &[CERTIFICATE_READY], "There is a certificate for all http names.", "", Done;
-    @later CERTIFICATE_NOT_NEEDED = "NotNeeded", &[CERTIFICATE_READY], "No expose terminates TLS.", "", Done;
-    @later CERTIFICATE_PENDING = "CertificatePending", &[CERTIFICATE_READY], "cert-manager has not issued the certificate yet.", "Wait, or look at the Certificate and its CertificateRequest.", Wait;
-    @later CERTIFICATE_FAILED = "CertificateFailed", &[CERTIFICATE_READY], "cert-manager could not issue the certificate; the message has its words.", "Act on the message; look at the issuer.", Platform;
-    @later CERTIFICATE_NAMES = "CertificateNames", &[CERTIFICATE_READY], "The certificate does not cover every http name.", "Issue one for the names in the message.", Author;
-    @later CERTIFICATE_EXPIRED = "CertificateExpired", &[CERTIFICATE_READY], "The certificate is past its end; there is no listener.", "Renew it.", Author;
-    @later ISSUER_API_MISSING = "IssuerAPIMissing", &[CERTIFICATE_READY], "cert-manager is not installed.", "Install it, or name a TLS Secret in spec.tls.secretRef.", Platform;
+    CERTIFICATE_READY_REASON = "CertificateReady", &[CERTIFICATE_READY], "There is a certificate for all http names.", "", Done;
+    CERTIFICATE_NOT_NEEDED = "NotNeeded", &[CERTIFICATE_READY], "No expose terminates TLS.", "", Done;
+    CERTIFICATE_PENDING = "CertificatePending", &[CERTIFICATE_READY], "cert-manager has not issued the certificate yet.", "Wait, or look at the Certificate and its CertificateRequest.", Wait;
+    CERTIFICATE_FAILED = "CertificateFailed", &[CERTIFICATE_READY], "cert-manager could not issue the certificate; the message has its words.", "Act on the message; look at the issuer.", Platform;
+    CERTIFICATE_NOT_ISSUED = "NotIssued", &[CERTIFICATE_READY], "The Secret with the certificate is not there, or lacks tls.crt or tls.key; there is no listener for http exposes.", "Create the Secret that spec.tls.secretRef names; with an issuer, look at the Certificate.", Author;
+    CERTIFICATE_INVALID = "InvalidCertificate", &[CERTIFICATE_READY], "Certificate or key cannot be read; an older one that was good stays in use.", "Put a PEM chain into tls.crt and its key into tls.key.", Author;
+    CERTIFICATE_KEY_MISMATCH = "KeyMismatch", &[CERTIFICATE_READY], "The private key is of another certificate; an older pair that was good stays in use.", "Put the key into tls.key that belongs to tls.crt.", Author;
+    CERTIFICATE_NAMES = "SANMismatch", &[CERTIFICATE_READY], "The certificate lacks names of http exposes; those have no listener.", "Issue one for the names in the message.", Author;
+    CERTIFICATE_EXPIRED = "Expired", &[CERTIFICATE_READY], "The certificate is past its end or not yet valid; there is no listener unless an older one is still valid.", "Renew it.", Author;
+    ISSUER_API_MISSING = "IssuerAPIMissing", &[CERTIFICATE_READY], "cert-manager is not installed.", "Install it, or name a TLS Secret in spec.tls.secretRef.", Platform;
 
     // Gateways
     @later SUSPENDED = "Suspended", &[READY, REGISTERED, ROUTES_IN_SYNC, DNS_READY, STALE_NODES, CLUSTER_DNS_FORWARD], "spec.suspend is true: nothing is created or changed.", "Set suspend: false.", Author;
@@ -261,7 +269,7 @@ reasons! {
     @later WORKLOAD_UPDATE_BLOCKED = "WorkloadUpdateBlocked", &[WORKLOAD_CURRENT], "The StatefulSet or the receipt is not verified; nothing is written.", "Revert the change, or recreate the gateway with deletionPolicy: Delete.", Author;
     @later WORKLOAD_UPDATE_CONFLICT = "WorkloadUpdateConflict", &[WORKLOAD_CURRENT], "Somebody else changed the StatefulSet at the same time.", "Wait; the operator tries again.", Wait;
     @later EXTERNALLY_MANAGED = "ExternallyManaged", &[STALE_NODES, CLUSTER_DNS_FORWARD], "The operator does not manage this.", "It is yours; see the guide to gateways.", Platform;
-    UNKNOWN = "Unknown", &[READY, ROUTES_READY, ROUTES_IN_SYNC, REGISTERED, ADVERTISED, APPROVED, POLICY_READY, DNS_READY], "Not known (yet).", "Wait, or see the other conditions.", Wait;
+    UNKNOWN = "Unknown", &[READY, CERTIFICATE_READY, ROUTES_READY, ROUTES_IN_SYNC, REGISTERED, ADVERTISED, APPROVED, POLICY_READY, DNS_READY], "Not known (yet).", "Wait, or see the other conditions.", Wait;
 }
 
 /// The row of `reason`; None for one that is not in the table.

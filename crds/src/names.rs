@@ -47,6 +47,8 @@ pub mod label {
 pub mod annotation {
     /// sha256 of the agent's config, on its Pods: a change makes kubelet refresh the volume at once.
     pub const CONFIG_SHA256: &str = "tsunaro.io/config-sha256";
+    /// Resource version of the Secret with an ingress's certificate, on its agents' Pods, for the same end.
+    pub const CERTIFICATE_VERSION: &str = "tsunaro.io/certificate-version";
     /// Number of ConfigMaps that hold a Tailnet's facts.
     pub const FACTS_CHUNKS: &str = "tsunaro.io/facts-chunks";
     /// sha256 (hex) of the whole text of a Tailnet's facts.
@@ -126,6 +128,39 @@ pub mod egress {
     pub const CONFIG_KEY: &str = "config.json";
     /// Key of the CA bundle in the ConfigMap.
     pub const CA_KEY: &str = "ca.crt";
+}
+
+/// Children of TailnetIngress `name`, in its namespace. Keys in the Secret and the ConfigMap are those of [`egress`].
+pub mod ingress {
+    /// Deployment of the agents.
+    pub fn deployment(name: &str) -> String {
+        format!("tailnet-ingress-{name}")
+    }
+
+    /// Secret with the pre-auth key.
+    pub fn auth_key_secret(name: &str) -> String {
+        format!("tailnet-ingress-{name}-authkey")
+    }
+
+    /// ConfigMap with the agents' configuration.
+    pub fn config_map(name: &str) -> String {
+        format!("tailnet-ingress-{name}-config")
+    }
+
+    /// NetworkPolicy of the agents.
+    pub fn network_policy(name: &str) -> String {
+        format!("tailnet-ingress-{name}")
+    }
+
+    /// PodDisruptionBudget of the agents.
+    pub fn pod_disruption_budget(name: &str) -> String {
+        format!("tailnet-ingress-{name}")
+    }
+
+    /// cert-manager's Certificate, and the Secret that it fills.
+    pub fn certificate(name: &str) -> String {
+        format!("tailnet-ingress-{name}-tls")
+    }
 }
 
 /// Objects of a Tailnet, in the operator namespace.

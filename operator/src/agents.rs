@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use parking_lot::Mutex;
 use rand::RngExt;
 use tailnet_crds::agent::{AgentStatus, FORMAT_VERSION};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::desired::tailnet_egress::HEALTH_PORT;
-use crate::ownership::labelled_egress;
+use crate::ownership::{labelled_egress, labelled_ingress};
 
 /// Deadline of one read.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -104,7 +105,8 @@ fn client() -> reqwest::Result<reqwest::Client> {
 }
 
 async fn round(context: &Context, http: &reqwest::Client) {
-    let pods: Vec<Arc<Pod>> = context.stores.pods.state();
+    let mut pods: Vec<Arc<Pod>> = context.stores.pods.state();
+    pods.retain(|pod| is_agent(context, pod));
     let answers: Vec<(Arc<Pod>, String, Observation)> = futures::stream::iter(pods)
         .filter_map(|pod| async move {
             let uid = pod.uid()?;
@@ -133,9 +135,29 @@ async fn round(context: &Context, http: &reqwest::Client) {
         if differs && let Some(egress) = labelled_egress(pod.as_ref()) {
             context.queues.egress.push(egress);
         }
+        if differs && let Some(ingress) = labelled_ingress(pod.as_ref()) {
+            if let Some(ingress) = context.stores.ingresses.get(&ingress) {
+                context
+                    .queues
+                    .names
+                    .push(ObjectRef::new(&ingress.spec.tailnet_ref.name));
+            }
+            context.queues.ingress.push(ingress);
+        }
         next.insert(uid, now);
     }
     *seen = next;
+}
+
+/// Whether a Pod can be an agent of an object that exists. Labels are anybody's to set: without this, whoever may create Pods
+/// could have the operator ask as many addresses as he likes.
+fn is_agent(context: &Context, pod: &Pod) -> bool {
+    let namespace = pod.namespace();
+    if labelled_egress(pod).is_some() {
+        return namespace.as_deref() == Some(context.namespace());
+    }
+    labelled_ingress(pod)
+        .is_some_and(|ingress| ingress.namespace == namespace && context.stores.ingresses.get(&ingress).is_some())
 }
 
 /// The newest observation, except that an agent's word outlives the first failed reads.
@@ -220,6 +242,13 @@ fn without_counters(observation: &Observation) -> Observation {
                 target.open_connections = 0;
                 target.total_connections = 0;
                 if let Some(dial) = &mut target.last_dial {
+                    dial.at.clear();
+                }
+            }
+            for expose in &mut status.exposes {
+                expose.open_connections = 0;
+                expose.total_connections = 0;
+                if let Some(dial) = &mut expose.last_dial {
                     dial.at.clear();
                 }
             }

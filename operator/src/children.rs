@@ -27,6 +27,9 @@ use crate::writes::{delete_params, is_gone_or_replaced, patch_params, post_param
 /// values cannot see.
 pub const DESIRED_SHA256: &str = "tsunaro.io/desired-sha256";
 
+/// How many objects of an unwatched kind count as alive: what the API server changes in them is remembered for so many.
+const UNWATCHED: usize = 10_000;
+
 /// What a kind must be to be a child.
 pub trait Child:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -118,6 +121,33 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
     context: &Context,
     store: &Store<K>,
     owner: &O,
+    desired: K,
+) -> Result<Applied, ChildError> {
+    let namespace = desired.namespace().unwrap_or_default();
+    let stored = store.get(&ObjectRef::new(&desired.name_any()).within(&namespace));
+    let stored = stored.map(|stored| stored.as_ref().clone());
+    apply_over(context, Some(store), stored, owner, desired).await
+}
+
+/// [`apply`] where the caller has looked: for kinds that are not watched.
+///
+/// # Errors
+/// As [`apply`].
+pub async fn apply_to<K: Child, O: Resource<DynamicType = ()>>(
+    context: &Context,
+    stored: Option<K>,
+    owner: &O,
+    desired: K,
+) -> Result<Applied, ChildError> {
+    apply_over(context, None, stored, owner, desired).await
+}
+
+/// `store`: what tells which objects of the kind there are, where it is watched.
+async fn apply_over<K: Child, O: Resource<DynamicType = ()>>(
+    context: &Context,
+    store: Option<&Store<K>>,
+    stored: Option<K>,
+    owner: &O,
     mut desired: K,
 ) -> Result<Applied, ChildError> {
     let kind = K::kind(&()).into_owned();
@@ -143,9 +173,8 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
     let sha = sha256_hex(&json(&desired)?.to_string());
     desired.annotations_mut().insert(DESIRED_SHA256.to_owned(), sha);
 
-    let stored = store.get(&ObjectRef::new(&name).within(&namespace));
     let stored: K = match stored {
-        Some(stored) => stored.as_ref().clone(),
+        Some(stored) => stored,
         None => {
             let params = post_params();
             match api.create(&params, &desired).await {
@@ -211,9 +240,12 @@ pub async fn apply<K: Child, O: Resource<DynamicType = ()>>(
             "the API server changes this field again (an admission webhook?); it is left so"
         );
     }
-    let uids = || store.state().iter().filter_map(|child| child.uid()).collect();
+    let children = || store.map(Store::state).unwrap_or_default();
+    let uids = || children().iter().filter_map(|child| child.uid()).collect();
     let uid = changed.meta().uid.as_deref();
-    context.put_back.remember(&kind, uid, put_back, store.len(), uids);
+    context
+        .put_back
+        .remember(&kind, uid, put_back, store.map_or(UNWATCHED, Store::len), uids);
     context.metrics.wrote(&kind);
     tracing::info!(%kind, %namespace, %name, "changed");
     Ok(Applied::Changed)
@@ -231,6 +263,10 @@ pub async fn delete<K: Child, O: Resource<DynamicType = ()>>(
     let Some(owner_uid) = owner.meta().uid.as_deref() else {
         return Ok(false);
     };
+    // A reference to an owner in another namespace is none: what carries one is somebody's invention.
+    if owner.meta().namespace.is_some() && owner.meta().namespace != child.meta().namespace {
+        return Ok(false);
+    }
     if child.uid().is_none() || !is_owned_by(child.meta(), owner_uid) || child.meta().deletion_timestamp.is_some() {
         return Ok(false);
     }
@@ -254,7 +290,7 @@ pub async fn delete<K: Child, O: Resource<DynamicType = ()>>(
     }
 }
 
-/// Gives a running Pod of the operator namespace (not its template) an annotation, so that kubelet refreshes its volumes at once and not at its next
+/// Gives a running Pod (not its template) an annotation, so that kubelet refreshes its volumes at once and not at its next
 /// round. A Pod that has it already, is on its way out or is gone is left alone.
 ///
 /// # Errors
@@ -265,7 +301,7 @@ pub async fn annotate_pod(context: &Context, pod: &Pod, key: &str, value: &str) 
         return Ok(());
     }
     let name = pod.name_any();
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), context.namespace());
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
     // The UID makes the patch a conflict for a Pod that took the name.
     let patch = json!({
         "metadata": { "uid": pod.uid(), "annotations": BTreeMap::from([(key, value)]) },

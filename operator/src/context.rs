@@ -122,7 +122,8 @@ impl Context {
     }
 }
 
-/// Stores of the watched kinds. The five kinds are watched everywhere, all else in the operator namespace only.
+/// Stores of the watched kinds. The five kinds and what agents consist of are watched everywhere, all else in the operator
+/// namespace only.
 pub struct Stores {
     /// All Tailnets.
     pub tailnets: Store<Tailnet>,
@@ -165,7 +166,7 @@ pub struct Queues {
     pub policy: Queue<Tailnet>,
     /// `controllers::tailnet_egress`.
     pub egress: Queue<TailnetEgress>,
-    /// `controllers::accepted_only`.
+    /// `controllers::tailnet_ingress`.
     pub ingress: Queue<TailnetIngress>,
     /// `controllers::tailnet_site`.
     pub site: Queue<TailnetSite>,

@@ -1,5 +1,6 @@
 //! The hosts ConfigMap of a Tailnet: what goes in, and whether it is published.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
@@ -7,11 +8,16 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tailnet_crds::names::tailnet::HOSTS_KEY;
 use tailnet_crds::types::{DnsName, Text};
-use tailnet_crds::{Kind, Tailnet, TailnetEgress};
+use tailnet_crds::{Kind, Tailnet, TailnetEgress, TailnetIngress};
+use tailnet_headscale::Node;
+use tailnet_policies::Object;
 use tailnet_policies::claims::ClaimKey;
+use tailnet_policies::names::{self, tag_of};
 
 use crate::context::Context;
+use crate::controllers::tailnet_ingress::workload;
 use crate::desired::hosts::{HostsEntry, publishes};
+use crate::guard::Verdict;
 use crate::ownership::{controller, is_owned_by};
 
 /// The hosts ConfigMap as it is.
@@ -98,7 +104,125 @@ pub fn entries(context: &Context, tailnet: &str) -> Vec<HostsEntry> {
             }
         }
     }
+    entries.extend(ingress_entries(context, tailnet));
     entries
+}
+
+/// The names of ingress objects: those that their specs and the claims give them, at the addresses that Headscale says. While
+/// Headscale has not been read, what is published stays.
+fn ingress_entries(context: &Context, name: &str) -> Vec<HostsEntry> {
+    let Some(tailnet) = context.stores.tailnets.get(&ObjectRef::<Tailnet>::new(name)) else {
+        return Vec::new();
+    };
+    let before = match published(context, &tailnet) {
+        Published::Ours { text, .. } => text,
+        Published::NotConfigured | Published::Missing { .. } | Published::Foreign { .. } => String::new(),
+    };
+    let mut entries = Vec::new();
+    for ingress in context.stores.ingresses.state() {
+        if ingress.spec.tailnet_ref.name != name || ingress.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let verdict = context.guard.verdict(Kind::TailnetIngress, ingress.as_ref());
+        if !verdict.is_ok_and(|(verdict, _)| !matches!(verdict, Verdict::Withdraw(_))) {
+            continue;
+        }
+        let Some(tag) = tag_of_ingress(&ingress, &tailnet) else {
+            continue;
+        };
+        let addresses = node_addresses(context, &ingress, &tag);
+        let names: BTreeSet<String> = names_of_exposes(context, &ingress, &tailnet)
+            .into_iter()
+            .flatten()
+            .collect();
+        for name in names {
+            let addresses = addresses.clone().unwrap_or_else(|| addresses_in(&before, &name));
+            if !addresses.is_empty() {
+                entries.push(HostsEntry { name, addresses });
+            }
+        }
+    }
+    entries
+}
+
+/// The tag of the nodes of `ingress`.
+fn tag_of_ingress(ingress: &TailnetIngress, tailnet: &Tailnet) -> Option<String> {
+    let value = serde_json::to_value(ingress).ok()?;
+    tag_of(&Object::parse(Kind::TailnetIngress, &value), Some(&tailnet.spec))
+}
+
+/// The names that the Tailnet's templates give to each expose, in the CR's order, as far as the ingress holds them.
+pub fn names_of_exposes(context: &Context, ingress: &TailnetIngress, tailnet: &Tailnet) -> Vec<Vec<String>> {
+    let mut names = vec![Vec::new(); ingress.spec.exposes.len()];
+    for published in rendered(ingress, tailnet) {
+        let key = ClaimKey::Name(published.name.clone());
+        let held = holds_claim(context, &tailnet.name_any(), Kind::TailnetIngress, ingress, &key);
+        if let Some(of_expose) = names.get_mut(published.expose).filter(|_| held) {
+            of_expose.push(published.name);
+        }
+    }
+    names
+}
+
+/// Every name that `ingress` asks for, whoever holds it.
+pub fn asked_names(ingress: &TailnetIngress, tailnet: &Tailnet) -> BTreeSet<String> {
+    rendered(ingress, tailnet)
+        .into_iter()
+        .map(|published| published.name)
+        .collect()
+}
+
+fn rendered(ingress: &TailnetIngress, tailnet: &Tailnet) -> Vec<names::Published> {
+    let Ok(value) = serde_json::to_value(ingress) else {
+        return Vec::new();
+    };
+    names::published(&Object::parse(Kind::TailnetIngress, &value), &tailnet.spec)
+}
+
+/// The addresses of the nodes of `ingress`, which have `tag`, that serve it; None before Headscale was read.
+pub fn node_addresses(context: &Context, ingress: &TailnetIngress, tag: &str) -> Option<Vec<IpAddr>> {
+    let observed = context.hub.facts(&ingress.spec.tailnet_ref.name)?;
+    Some(serving(&observed.nodes, tag, &workload::ready_nodes(context, ingress)))
+}
+
+/// The addresses of the nodes with `tag`: of those whose Pod is ready where any is, else of those that are online, else of all.
+/// A Pod that went without a word leaves a node behind that Headscale calls online for a while; and agents may well serve
+/// while Headscale, which has just started, has not heard of them yet. Which nodes there are is Headscale's word alone.
+fn serving(nodes: &[Node], tag: &str, ready: &BTreeSet<String>) -> Vec<IpAddr> {
+    let of_tag: Vec<&Node> = nodes
+        .iter()
+        .filter(|node| node.tags.iter().any(|found| found == tag))
+        .collect();
+    let is_ready = |node: &&&Node| ready.contains(node.id.as_str());
+    let is_online = |node: &&&Node| node.online;
+    let mut chosen: Vec<&Node> = of_tag.iter().filter(is_ready).copied().collect();
+    if chosen.is_empty() {
+        chosen = of_tag.iter().filter(is_online).copied().collect();
+    }
+    if chosen.is_empty() {
+        chosen = of_tag;
+    }
+    let mut addresses: Vec<IpAddr> = chosen
+        .into_iter()
+        .flat_map(|node| &node.ip_addresses)
+        .filter_map(|address| address.parse().ok())
+        .collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// Whether the hosts file `text` points `name` at every one of `addresses`.
+pub fn is_published(text: &str, name: &str, addresses: &[IpAddr]) -> bool {
+    publishes(text, name, addresses)
+}
+
+fn addresses_in(text: &str, name: &str) -> Vec<IpAddr> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(_, found)| *found == name)
+        .filter_map(|(address, _)| address.parse().ok())
+        .collect()
 }
 
 /// The aliases of `egress` that `text` does not publish.
@@ -117,13 +241,18 @@ pub fn unpublished(context: &Context, egress: &TailnetEgress, text: &str) -> Vec
 
 /// Whether the claims record gives `key` to `egress`.
 pub fn holds(context: &Context, tailnet: &str, egress: &TailnetEgress, key: &ClaimKey) -> bool {
-    let holder =
-        tailnet_policies::ObjectRef::ours(Kind::TailnetEgress, egress.namespace().as_deref(), &egress.name_any());
+    holds_claim(context, tailnet, Kind::TailnetEgress, egress, key)
+}
+
+fn holds_claim(context: &Context, tailnet: &str, kind: Kind, object: &impl kube::Resource, key: &ClaimKey) -> bool {
+    let meta = object.meta();
+    let name = meta.name.as_deref().unwrap_or_default();
+    let holder = tailnet_policies::ObjectRef::ours(kind, meta.namespace.as_deref(), name);
     context.guard.with(|snapshot| {
         snapshot
             .claims(tailnet)
             .and_then(|claims| claims.holder(key))
-            .is_some_and(|claim| claim.is_of(&holder, egress.uid().as_deref()))
+            .is_some_and(|claim| claim.is_of(&holder, meta.uid.as_deref()))
     })
 }
 
@@ -179,3 +308,56 @@ pub fn superfluous(context: &Context, tailnet: &Tailnet) -> Vec<std::sync::Arc<C
 pub const COMPONENT: &str = tailnet_crds::names::label::COMPONENT;
 /// Its value.
 pub const HOSTS_COMPONENT: &str = "hosts";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailnet_headscale::Id;
+
+    const TAG: &str = "tag:ingress-team-portal";
+
+    fn node(id: &str, tag: &str, online: bool) -> Node {
+        Node {
+            id: Id::new(id),
+            tags: vec![tag.to_owned()],
+            online,
+            ip_addresses: vec![format!("100.64.0.{id}")],
+            ..Node::default()
+        }
+    }
+
+    fn chosen(nodes: &[Node], ready: &[&str]) -> Vec<String> {
+        let ready = ready.iter().map(|id| (*id).to_owned()).collect();
+        serving(nodes, TAG, &ready).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_lead_to_nodes_with_a_ready_pod_then_to_those_online() {
+        let lingering = [node("1", TAG, true), node("2", TAG, true)];
+        assert_eq!(chosen(&lingering, &["2"]), ["100.64.0.2"], "1 has no Pod any more");
+        let headscale_just_started = [node("1", TAG, false), node("2", TAG, true)];
+        assert_eq!(chosen(&headscale_just_started, &["1"]), ["100.64.0.1"]);
+        assert_eq!(
+            chosen(&headscale_just_started, &[]),
+            ["100.64.0.2"],
+            "none ready: the one online"
+        );
+        assert_eq!(
+            chosen(&[node("1", TAG, false)], &[]),
+            ["100.64.0.1"],
+            "none online: whatever there is"
+        );
+        assert_eq!(
+            chosen(&lingering, &["1", "2"]),
+            ["100.64.0.1", "100.64.0.2"],
+            "replicas"
+        );
+    }
+
+    #[test]
+    fn a_node_with_another_tag_is_never_chosen_whatever_a_pod_says() {
+        let nodes = [node("1", "tag:router", true), node("2", TAG, false)];
+        assert_eq!(chosen(&nodes, &["1"]), ["100.64.0.2"]);
+        assert!(chosen(&nodes[..1], &["1"]).is_empty());
+    }
+}

@@ -286,7 +286,7 @@ pub async fn from_headscale(
     Ok(adopted.len())
 }
 
-/// The egresses of `tailnet` by their tag.
+/// The egresses and ingresses of `tailnet` by their tag.
 fn owners_by_tag(context: &Context, tailnet: &str) -> HashMap<String, KeyOwner> {
     let stored = context.stores.tailnets.get(&ObjectRef::<Tailnet>::new(tailnet));
     let mut owners = HashMap::new();
@@ -300,6 +300,19 @@ fn owners_by_tag(context: &Context, tailnet: &str) -> HashMap<String, KeyOwner> 
         let object = Object::parse(Kind::TailnetEgress, &value);
         let tag = tag_of(&object, stored.as_ref().map(|stored| &stored.spec));
         if let (Some(tag), Some(owner)) = (tag, KeyOwner::of(egress.as_ref())) {
+            owners.insert(tag, owner);
+        }
+    }
+    for ingress in context.stores.ingresses.state() {
+        if ingress.spec.tailnet_ref.name != tailnet {
+            continue;
+        }
+        let Ok(value) = serde_json::to_value(ingress.as_ref()) else {
+            continue;
+        };
+        let object = Object::parse(Kind::TailnetIngress, &value);
+        let tag = tag_of(&object, stored.as_ref().map(|stored| &stored.spec));
+        if let (Some(tag), Some(owner)) = (tag, KeyOwner::of(ingress.as_ref())) {
             owners.insert(tag, owner);
         }
     }

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::ledger::{Document, Entry, Intention, IntentionError, KeyKind, KeyStage, LedgerError};
 use crate::ownership::{controller, is_owned_by};
 use crate::server_identity;
-use crate::writes::{delete_params, is_gone_or_replaced, post_params};
+use crate::writes::{delete_params, is_forbidden, is_gone_or_replaced, post_params};
 
 pub use crate::ledger::KeyOwner;
 
@@ -42,7 +42,7 @@ pub const KEY_SERVER: &str = "tsunaro.io/key-server";
 /// The pre-auth key that a CR's Secret holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyState {
-    /// Name of the Secret, in the operator namespace; the key is under [`AUTH_KEY`].
+    /// Name of the Secret, in the namespace of its owner; the key is under [`AUTH_KEY`].
     pub secret: String,
     /// Headscale's id; nodes that joined with it carry it as `pre_auth_key.id`.
     pub id: String,
@@ -123,6 +123,16 @@ pub enum KeyError {
         /// Kind of the CR that wants the name.
         kind: String,
     },
+    /// The operator has no rights in the namespace.
+    #[error(
+        "the operator may not keep a key in namespace {namespace}: add it to ingressNamespaces of the chart ({source})"
+    )]
+    NotGranted {
+        /// Namespace of the CR.
+        namespace: String,
+        /// The API server's words.
+        source: Box<kube::Error>,
+    },
     /// The API server refused or did not answer.
     #[error("cannot {verb} Secret {name}: {source}")]
     Api {
@@ -144,6 +154,7 @@ impl KeyError {
             KeyError::Limit(_) => reason::TOO_MANY_KEYS,
             KeyError::Ledger(_) => reason::LEDGER_UNUSABLE,
             KeyError::Foreign { .. } => reason::CHILD_NOT_OURS,
+            KeyError::NotGranted { .. } => reason::NAMESPACE_NOT_GRANTED,
             KeyError::Api { .. } => reason::API_SERVER_ERROR,
         }
     }
@@ -159,6 +170,8 @@ pub struct Keys {
     /// Prefixes of keys (with their Tailnet) that Headscale does not honour any more although they should be valid. Not ids:
     /// a restored database gives those out again.
     dead: Mutex<HashSet<(String, String)>>,
+    /// UIDs of CRs that exist and may have no effect.
+    withdrawn: Mutex<HashSet<String>>,
 }
 
 impl Keys {
@@ -171,6 +184,16 @@ impl Keys {
     /// A key of `tailnet` was found expired or deleted in Headscale before its time; true when that is news.
     pub(crate) fn mark_dead(&self, tailnet: &str, prefix: &str) -> bool {
         self.dead.lock().insert((tailnet.to_owned(), prefix.to_owned()))
+    }
+
+    /// A rule took away all rights of the CR with this UID: its nodes go as soon as its key has ended, whether its Pods do or
+    /// not. So until a key is asked for it again. True when that is news.
+    pub(crate) fn mark_withdrawn(&self, uid: &str) -> bool {
+        self.withdrawn.lock().insert(uid.to_owned())
+    }
+
+    pub(crate) fn is_withdrawn(&self, uid: &str) -> bool {
+        self.withdrawn.lock().contains(uid)
     }
 
     fn is_dead(&self, tailnet: &str, prefix: &str) -> bool {
@@ -210,7 +233,7 @@ fn need(state: Option<&KeyState>, wanted: &Wanted<'_>, dead: bool, now: Timestam
     }
 }
 
-/// Makes sure that `secret` in the operator namespace holds a reusable, ephemeral pre-auth key for `tags`, and gives it.
+/// Makes sure that `secret` in the owner's namespace holds a reusable, ephemeral pre-auth key for `tags`, and gives it.
 ///
 /// Asks neither Headscale nor the API server while the Secret is as it was at the last call. A key past half its life is
 /// replaced; while that fails, the old one is given as long as it is valid. At most `--key-mints-per-hour` keys are made
@@ -225,6 +248,7 @@ pub async fn ensure_preauth(
     secret: &str,
     tags: &[String],
 ) -> Result<KeyState, KeyError> {
+    context.keys.withdrawn.lock().remove(&owner.uid);
     let mut tags = tags.to_vec();
     tags.sort();
     tags.dedup();
@@ -245,15 +269,15 @@ pub async fn ensure_preauth(
         )
     };
 
-    if let Some(state) = verified(context, secret)
+    if let Some(state) = verified(context, owner, secret)
         && judge(Some(&state)) == Need::Keep
     {
         return Ok(state);
     }
     let _making = context.keys.lock(&name).await;
-    let mut stored = read(context, secret).await?;
+    let mut stored = read(context, owner, secret).await?;
     if let Some(stored) = &stored {
-        check_owner(context, stored, owner)?;
+        check_owner(stored, owner)?;
     }
     let mut state = stored.as_ref().and_then(intact_state);
     if let Some(found) = &state
@@ -267,7 +291,7 @@ pub async fn ensure_preauth(
     {
         // The same server by another URL: the key stays, its annotation follows.
         server.clone_into(&mut found.server);
-        *secret = readdress(context, secret, server).await?;
+        *secret = readdress(context, owner, secret, server).await?;
     }
     let due = judge(state.as_ref());
     if let (Need::Keep, Some(state), Some(stored)) = (due, &state, &stored) {
@@ -304,10 +328,13 @@ pub async fn release(context: &Context, tailnet: &str, owner: &KeyOwner, secret:
         })
         .await?;
     context.keys.verified.lock().remove(secret);
-    if let Some(stored) = read(context, secret).await?
+    if let Some(stored) = read(context, owner, secret).await?
         && is_owned_by(&stored.metadata, &owner.uid)
     {
-        match secrets(context).delete(secret, &delete_params(&stored, false)).await {
+        match secrets_of(context, owner)
+            .delete(secret, &delete_params(&stored, false))
+            .await
+        {
             Ok(_) => context.metrics.wrote("Secret"),
             Err(error) if is_gone_or_replaced(&error) => {}
             Err(source) => return Err(api_error("delete", secret)(source)),
@@ -405,7 +432,7 @@ fn is_on(ledger: &Document, tailnet: &str, state: &KeyState, server: &str) -> bo
 }
 
 /// Writes another URL of its server to a key Secret.
-async fn readdress(context: &Context, stored: &Secret, server: &str) -> Result<Secret, KeyError> {
+async fn readdress(context: &Context, owner: &KeyOwner, stored: &Secret, server: &str) -> Result<Secret, KeyError> {
     let mut secret = stored.clone();
     secret.metadata.managed_fields = None;
     secret
@@ -413,7 +440,7 @@ async fn readdress(context: &Context, stored: &Secret, server: &str) -> Result<S
         .insert(KEY_SERVER.to_owned(), server.to_owned());
     let params = post_params();
     let name = secret.name_any();
-    let written = secrets(context)
+    let written = secrets_of(context, owner)
         .replace(&name, &params, &secret)
         .await
         .map_err(api_error("change", &name))?;
@@ -432,7 +459,7 @@ async fn write(
     let exists = stored.is_some();
     let mut secret = stored.unwrap_or_default();
     secret.metadata.name = Some(state.secret.clone());
-    secret.metadata.namespace = Some(context.namespace().to_owned());
+    secret.metadata.namespace = Some(owner.namespace.clone());
     secret.metadata.managed_fields = None;
     secret.labels_mut().extend(labels(tailnet, owner));
     secret.annotations_mut().extend(state.annotations());
@@ -453,12 +480,12 @@ async fn write(
     let params = post_params();
     let written = if exists {
         // With the resource version in the body, a change that we have not seen is a conflict.
-        secrets(context)
+        secrets_of(context, owner)
             .replace(&state.secret, &params, &secret)
             .await
             .map_err(api_error("change", &state.secret))?
     } else {
-        secrets(context)
+        secrets_of(context, owner)
             .create(&params, &secret)
             .await
             .map_err(api_error("create", &state.secret))?
@@ -489,11 +516,12 @@ fn intact_state(secret: &Secret) -> Option<KeyState> {
 }
 
 /// The state that was seen when the Secret had the resource version that it has now.
-fn verified(context: &Context, secret: &str) -> Option<KeyState> {
+fn verified(context: &Context, owner: &KeyOwner, secret: &str) -> Option<KeyState> {
+    // Only those of the operator namespace are watched: there is none of another namespace in the store.
     let current = context
         .stores
         .secrets
-        .get(&ObjectRef::new(secret).within(context.namespace()))?
+        .get(&ObjectRef::new(secret).within(&owner.namespace))?
         .resource_version()?;
     let verified = context.keys.verified.lock();
     verified
@@ -512,13 +540,13 @@ fn remember(context: &Context, stored: &Secret, state: &KeyState) {
     }
 }
 
-fn check_owner(context: &Context, stored: &Secret, owner: &KeyOwner) -> Result<(), KeyError> {
+fn check_owner(stored: &Secret, owner: &KeyOwner) -> Result<(), KeyError> {
     if is_owned_by(&stored.metadata, &owner.uid) {
         return Ok(());
     }
     let holder = controller(stored.meta()).map_or_else(|| "nobody".to_owned(), |by| format!("{} {}", by.kind, by.name));
     Err(KeyError::Foreign {
-        namespace: context.namespace().to_owned(),
+        namespace: owner.namespace.clone(),
         name: stored.name_any(),
         holder,
         kind: owner.kind.clone(),
@@ -530,8 +558,20 @@ pub(crate) fn secrets(context: &Context) -> Api<Secret> {
     Api::namespaced(context.client.clone(), context.namespace())
 }
 
-async fn read(context: &Context, name: &str) -> Result<Option<Secret>, KeyError> {
-    secrets(context).get_opt(name).await.map_err(api_error("read", name))
+/// The Secrets of the namespace in which the agents of `owner` run: its own.
+pub(crate) fn secrets_of(context: &Context, owner: &KeyOwner) -> Api<Secret> {
+    Api::namespaced(context.client.clone(), &owner.namespace)
+}
+
+async fn read(context: &Context, owner: &KeyOwner, name: &str) -> Result<Option<Secret>, KeyError> {
+    match secrets_of(context, owner).get_opt(name).await {
+        Ok(found) => Ok(found),
+        Err(source) if is_forbidden(&source) && owner.namespace != context.namespace() => Err(KeyError::NotGranted {
+            namespace: owner.namespace.clone(),
+            source: Box::new(source),
+        }),
+        Err(source) => Err(api_error("read", name)(source)),
+    }
 }
 
 fn api_error(verb: &'static str, name: &str) -> impl FnOnce(kube::Error) -> KeyError {

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::controllers::runner;
 use crate::hosts;
 use crate::organisation;
-use crate::ownership::labelled_egress;
+use crate::ownership::{labelled_egress, labelled_ingress};
 use crate::start::Watches;
 
 /// Connects all watches to the queues.
@@ -64,6 +64,7 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
                 &ingress.name_any(),
             );
             ctx.backoff.succeeded(&runner::key("TailnetIngress", ingress));
+            ctx.queues.tailnet.push(ObjectRef::new(&ingress.spec.tailnet_ref.name));
         }
         ctx.queues.ingress.push(reference);
         ctx.queues.names.push(ObjectRef::new(&ingress.spec.tailnet_ref.name));
@@ -101,9 +102,9 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
     let ctx = on(context);
     watches.services.listen(move |service| {
         let exists = ctx.stores.services.get(&ObjectRef::from_obj(service)).is_some();
-        if ctx.guard.service(service, exists) {
-            backends::tell_ingresses(&ctx, service);
-        }
+        ctx.guard.service(service, exists);
+        // Also when only the address has changed, which no rule reads.
+        backends::tell_ingresses(&ctx, service);
         tell_owner(&ctx, service);
         let name = service.name_any();
         for egress in ctx.stores.egresses.state() {
@@ -117,9 +118,8 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
     let ctx = on(context);
     watches.backends.listen(move |service| {
         let exists = ctx.stores.backends.get(&ObjectRef::from_obj(service)).is_some();
-        if ctx.guard.service(service, exists) {
-            backends::tell_ingresses(&ctx, service);
-        }
+        ctx.guard.service(service, exists);
+        backends::tell_ingresses(&ctx, service);
     });
 
     let ctx = on(context);
@@ -180,7 +180,13 @@ pub(crate) fn connect(watches: &mut Watches, context: &Arc<Context>) {
         .deployments
         .listen(move |deployment| tell_owner(&ctx, deployment));
     let ctx = on(context);
-    watches.pods.listen(move |pod| tell_owner(&ctx, pod));
+    watches.pods.listen(move |pod| {
+        tell_owner(&ctx, pod);
+        // Whether a Pod is ready decides which node the names of an ingress lead to.
+        if let Some(ingress) = labelled_ingress(pod).and_then(|reference| ctx.stores.ingresses.get(&reference)) {
+            ctx.queues.names.push(ObjectRef::new(&ingress.spec.tailnet_ref.name));
+        }
+    });
     let ctx = on(context);
     watches.network_policies.listen(move |policy| tell_owner(&ctx, policy));
     let ctx = on(context);
@@ -205,6 +211,10 @@ fn tell_waiting(context: &Context, name: &str, suffix: &str) {
 fn tell_owner(context: &Context, child: &impl Resource) {
     if let Some(egress) = labelled_egress(child) {
         context.queues.egress.push(egress);
+        return;
+    }
+    if let Some(ingress) = labelled_ingress(child) {
+        context.queues.ingress.push(ingress);
         return;
     }
     let labels = child.meta().labels.as_ref();

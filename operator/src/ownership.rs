@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 pub use tailnet_crds::names::label::{MANAGED_BY, MANAGED_BY_VALUE, OWNER_KIND, OWNER_NAME, OWNER_NAMESPACE, TAILNET};
-use tailnet_crds::{Kind, Tailnet, TailnetEgress};
+use tailnet_crds::{Kind, Tailnet, TailnetEgress, TailnetIngress};
 
 /// Label selector of all our children.
 pub fn managed_selector() -> String {
@@ -31,6 +31,14 @@ pub fn egress_labels(egress: &TailnetEgress) -> BTreeMap<String, String> {
     labels
 }
 
+/// The labels of a child of an ingress.
+pub fn ingress_labels(ingress: &TailnetIngress) -> BTreeMap<String, String> {
+    let namespace = ingress.namespace().unwrap_or_default();
+    let mut labels = selector_labels(Kind::TailnetIngress, &namespace, &ingress.name_any());
+    labels.insert(TAILNET.to_owned(), ingress.spec.tailnet_ref.name.clone());
+    labels
+}
+
 /// The labels of a child of a Tailnet.
 pub fn tailnet_labels(tailnet: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -43,11 +51,22 @@ pub fn tailnet_labels(tailnet: &str) -> BTreeMap<String, String> {
 
 /// The egress that `object`'s labels name. Whether it really is its child: [`is_owned_by`].
 pub fn labelled_egress(object: &impl Resource) -> Option<ObjectRef<TailnetEgress>> {
+    let (name, namespace) = labelled(object, Kind::TailnetEgress)?;
+    Some(ObjectRef::new(name).within(namespace))
+}
+
+/// The ingress that `object`'s labels name, as in [`labelled_egress`].
+pub fn labelled_ingress(object: &impl Resource) -> Option<ObjectRef<TailnetIngress>> {
+    let (name, namespace) = labelled(object, Kind::TailnetIngress)?;
+    Some(ObjectRef::new(name).within(namespace))
+}
+
+fn labelled(object: &impl Resource, kind: Kind) -> Option<(&str, &str)> {
     let labels = object.meta().labels.as_ref()?;
-    if labels.get(OWNER_KIND).map(String::as_str) != Some(Kind::TailnetEgress.as_str()) {
+    if labels.get(OWNER_KIND).map(String::as_str) != Some(kind.as_str()) {
         return None;
     }
-    Some(ObjectRef::new(labels.get(OWNER_NAME)?).within(labels.get(OWNER_NAMESPACE)?))
+    Some((labels.get(OWNER_NAME)?, labels.get(OWNER_NAMESPACE)?))
 }
 
 /// Whether the controller reference of `meta` has this UID.

@@ -418,25 +418,20 @@ impl Watches {
         watch!(self.namespaces, Api::all(client.clone()), all(), "watch of Namespace");
         watch!(
             self.deployments,
-            Api::namespaced(client.clone(), namespace),
+            Api::all(client.clone()),
             ours(),
             "watch of Deployment"
         );
-        watch!(
-            self.pods,
-            Api::namespaced(client.clone(), namespace),
-            ours(),
-            "watch of Pod"
-        );
+        watch!(self.pods, Api::all(client.clone()), ours(), "watch of Pod");
         watch!(
             self.network_policies,
-            Api::namespaced(client.clone(), namespace),
+            Api::all(client.clone()),
             ours(),
             "watch of NetworkPolicy"
         );
         watch!(
             self.pod_disruption_budgets,
-            Api::namespaced(client.clone(), namespace),
+            Api::all(client.clone()),
             ours(),
             "watch of PodDisruptionBudget"
         );
@@ -543,7 +538,7 @@ fn spawn_controllers(
             controllers::tailnet_names::run(Arc::clone(&context), names, stop.clone()),
             controllers::tailnet_policy::run(Arc::clone(&context), policy, stop.clone()),
             controllers::tailnet_egress::run(Arc::clone(&context), egress, stop.clone()),
-            controllers::accepted_only::run_ingress(Arc::clone(&context), ingress, stop.clone()),
+            controllers::tailnet_ingress::run(Arc::clone(&context), ingress, stop.clone()),
             controllers::tailnet_site::run(Arc::clone(&context), site, stop.clone()),
             controllers::accepted_only::run_gateway(Arc::clone(&context), gateway, stop.clone()),
         );

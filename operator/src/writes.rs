@@ -38,6 +38,11 @@ pub fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
+/// Whether `error` says that RBAC (or an admission policy) forbids the request.
+pub fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
 /// Whether `error` says that the object that was to be written does not exist any more, or that another one took its place.
 pub fn is_gone_or_replaced(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))

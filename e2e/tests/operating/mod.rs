@@ -41,6 +41,37 @@ pub fn prepare(cluster: &Cluster) -> Result<()> {
     })
 }
 
+/// The name of the ClusterRole in the chart whose bindings say where ingress objects are served.
+const INGRESS_ROLE: &str = "tailnet-operator-ingress";
+
+/// Lets the operator serve ingress objects of `namespace`, as the chart's `ingressNamespaces` does; all but `without` of the
+/// rights in (group, resource, verb).
+pub fn grant(cluster: &Cluster, namespace: &str, without: Option<(&str, &str, &str)>) -> Result<()> {
+    let mut rules = rbac::ingress_rules();
+    for rule in &mut rules {
+        let is = |list: &Option<Vec<String>>, word: &str| list.iter().flatten().any(|found| found == word);
+        if let Some((group, resource, verb)) = without
+            && is(&rule.api_groups, group)
+            && is(&rule.resources, resource)
+        {
+            rule.verbs.retain(|found| found != verb);
+        }
+    }
+    let group = "rbac.authorization.k8s.io";
+    let version = format!("{group}/v1");
+    apply(
+        cluster,
+        &[
+            json!({"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": INGRESS_ROLE}, "rules": rules}),
+            json!({
+                "apiVersion": version, "kind": "RoleBinding", "metadata": {"name": INGRESS_ROLE, "namespace": namespace},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": INGRESS_ROLE},
+                "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+            }),
+        ],
+    )
+}
+
 /// `kubectl apply --server-side` of all documents at once.
 pub fn apply(cluster: &Cluster, documents: &[Value]) -> Result<()> {
     cluster.apply_all(documents)
@@ -151,6 +182,10 @@ impl Kube {
             .build()?;
         let client = runtime.block_on(async { cluster.client() })?;
         Ok(Self { client, runtime })
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {

@@ -8,7 +8,7 @@ use tailnet_e2e::{Cluster, wait_for};
 
 use crate::SOON;
 use crate::installed::{self, Caller, Webhook, balancer, except};
-use crate::operating::{self, Kube, Operator, TAILNET, USER, apply, cluster, start_over};
+use crate::operating::{self, Kube, Operator, TAILNET, USER, apply, cluster, grant, start_over};
 use crate::pairs::{Pair, name_of};
 
 /// Where the API server finds the webhook; behind it two replicas answer in turn.
@@ -42,6 +42,7 @@ impl Bed {
                 cluster,
                 &[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})],
             )?;
+            grant(cluster, namespace, None)?;
         }
         apply(cluster, &[tailnet(cluster)?])?;
         balancer::start(cluster, WEBHOOK, vec![9443, 9444])?;

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tailnet_crds::conditions::condition::{ACCEPTED, POLICY_READY, READY};
 use tailnet_crds::conditions::reason;
-use tailnet_crds::{Kind, TailnetGateway, TailnetIngress};
+use tailnet_crds::{Kind, TailnetGateway};
 use tokio_util::sync::CancellationToken;
 
 use crate::claims::KeepError;
@@ -38,15 +38,6 @@ pub enum AcceptError {
     /// The status could not be written.
     #[error("cannot write the status: {0}")]
     Status(#[source] Box<kube::Error>),
-}
-
-/// TailnetIngress, until `stop`.
-pub async fn run_ingress(context: Arc<Context>, requests: Requests<TailnetIngress>, stop: CancellationToken) {
-    let store = context.stores.ingresses.clone();
-    let api = |context: &Context, object: &TailnetIngress| {
-        Api::namespaced(context.client.clone(), &object.namespace().unwrap_or_default())
-    };
-    run(Kind::TailnetIngress, context, store, requests, stop, api).await;
 }
 
 /// TailnetGateway, until `stop`.

@@ -5,11 +5,11 @@
 
 mod apply;
 mod conditions;
-mod workload;
+pub(crate) mod workload;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::runtime::controller::Action;
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::children::ChildError;
 use crate::claims::KeepError;
 use crate::context::Context;
+use crate::controllers::agent_nodes::Renamed;
 use crate::controllers::{claims, runner};
 use crate::desired::listen_ports::PortMemory;
 use crate::desired::tailnet_egress::DesiredError;
@@ -66,8 +67,8 @@ pub enum EgressError {
 pub(crate) struct Memory {
     /// Ports as last written, by UID of the egress: the watch may still show an older configuration.
     ports: Mutex<HashMap<String, PortMemory>>,
-    /// Nodes that were renamed, or could not be, and until when they are left alone.
-    renamed: Mutex<HashMap<String, Instant>>,
+    /// Nodes that were renamed, or could not be.
+    renamed: Renamed,
 }
 
 /// What the guard, the key and the children came to.
@@ -133,13 +134,16 @@ async fn reconcile(egress: &TailnetEgress, context: &Context, memory: &Memory) -
     let keeps_running = matches!(verdict, Verdict::Freeze(_));
     let mut progress = match (verdict, &tailnet) {
         (Verdict::Withdraw(findings), _) => {
-            apply::withdraw(context, egress).await?;
-            if let Some(owner) = KeyOwner::of(egress)
-                && has_key(context, egress, &owner).await
-            {
-                let secret = names::auth_key_secret(&egress.name_any());
-                keys::release(context, &egress.spec.tailnet_ref.name, &owner, &secret).await?;
+            let removed = apply::withdraw(context, egress).await;
+            // Also where an object resists: without key and node it is cut off.
+            if let Some(owner) = KeyOwner::of(egress) {
+                context.keys.mark_withdrawn(&owner.uid);
+                if has_key(context, egress, &owner).await {
+                    let secret = names::auth_key_secret(&egress.name_any());
+                    keys::release(context, &egress.spec.tailnet_ref.name, &owner, &secret).await?;
+                }
             }
+            removed?;
             match frozen_reason(egress, &findings) {
                 reason::WAITING_FOR_HOLDER => refused(
                     reason::WAITING_FOR_HOLDER,

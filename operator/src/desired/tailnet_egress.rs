@@ -6,19 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment};
-use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMap, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, HTTPGetAction, KeyToPath,
-    LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile,
-    SecretVolumeSource, SecurityContext, Service, ServicePort, ServiceSpec, TopologySpreadConstraint, Volume,
-    VolumeMount,
-};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec, Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
     NetworkPolicySpec,
 };
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference,
 };
@@ -30,23 +24,18 @@ use tailnet_crds::types::AgentSettings;
 use tailnet_crds::{Kind, TailnetEgress};
 
 use crate::children::sha256_hex;
+pub use crate::desired::agent_pod::HEALTH_PORT;
+use crate::desired::agent_pod::{self, AgentPod};
 use crate::desired::listen_ports::{self, PortMemory};
-use crate::desired::memory_limit::go_memory_limit;
 use crate::ownership::{egress_labels, selector_labels};
 use crate::server_identity;
 
-/// Port of the agents' health endpoint: `/healthz`, `/readyz`, `/metrics`, `/status`.
-pub const HEALTH_PORT: u16 = 9402;
 /// Label every namespace carries with its own name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Pod template annotation: another value is another node, so the Pods roll.
 pub const NODE_IDENTITY: &str = "tsunaro.io/node-identity-sha256";
 /// Pod template annotation: the CA bundle is read once by the agent's runtime, so another one rolls too.
-const TRUST: &str = "tsunaro.io/trust-sha256";
-/// User and group of the agents.
-const AGENT_USER: i64 = 65_532;
-/// Longer than the agent's drain of open connections (25 s) and its log-out.
-const GRACE_SECONDS: i64 = 60;
+pub(crate) const TRUST: &str = "tsunaro.io/trust-sha256";
 
 /// What is not in the CR.
 #[derive(Clone, Debug)]
@@ -344,13 +333,7 @@ fn deployment(egress: &TailnetEgress, around: &Surroundings<'_>, metadata: Objec
             replicas: Some(egress.spec.replicas),
             revision_history_limit: Some(2),
             selector: label_selector(egress),
-            strategy: Some(DeploymentStrategy {
-                type_: Some("RollingUpdate".to_owned()),
-                rolling_update: Some(RollingUpdateDeployment {
-                    max_surge: Some(IntOrString::Int(1)),
-                    max_unavailable: Some(IntOrString::Int(0)),
-                }),
-            }),
+            strategy: Some(agent_pod::strategy()),
             template: pod_template(egress, around, &settings),
             ..DeploymentSpec::default()
         }),
@@ -359,7 +342,7 @@ fn deployment(egress: &TailnetEgress, around: &Surroundings<'_>, metadata: Objec
 }
 
 /// What makes the agents the nodes that they are: login server and tag.
-fn node_identity(control_url: &str, tag: &str) -> String {
+pub(crate) fn node_identity(control_url: &str, tag: &str) -> String {
     sha256_hex(&format!("{}\n{tag}", server_identity::canonical(control_url)))
 }
 
@@ -380,166 +363,17 @@ fn pod_template(egress: &TailnetEgress, around: &Surroundings<'_>, settings: &Ag
             annotations: Some(annotations),
             ..ObjectMeta::default()
         }),
-        spec: Some(pod_spec(egress, around, settings)),
-    }
-}
-
-fn pod_spec(egress: &TailnetEgress, around: &Surroundings<'_>, settings: &AgentSettings) -> PodSpec {
-    let name = egress.name_any();
-    PodSpec {
-        automount_service_account_token: Some(false),
-        enable_service_links: Some(false),
-        termination_grace_period_seconds: Some(GRACE_SECONDS),
-        security_context: Some(PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(AGENT_USER),
-            run_as_group: Some(AGENT_USER),
-            fs_group: Some(AGENT_USER),
-            seccomp_profile: Some(SeccompProfile {
-                type_: "RuntimeDefault".to_owned(),
-                localhost_profile: None,
-            }),
-            ..PodSecurityContext::default()
-        }),
-        node_selector: settings.node_selector.clone(),
-        tolerations: settings.tolerations.clone(),
-        affinity: settings.affinity.clone(),
-        priority_class_name: settings.priority_class_name.clone(),
-        topology_spread_constraints: settings
-            .topology_spread_constraints
-            .clone()
-            .or_else(|| settings.affinity.is_none().then(|| spread(egress))),
-        image_pull_secrets: settings.image_pull_secrets.as_ref().map(|secrets| {
-            secrets
-                .iter()
-                .map(|secret| LocalObjectReference {
-                    name: secret.name.clone(),
-                })
-                .collect()
-        }),
-        containers: vec![container(around, settings)],
-        volumes: Some(vec![
-            Volume {
-                name: "config".to_owned(),
-                config_map: Some(ConfigMapVolumeSource {
-                    name: names::config_map(&name),
-                    default_mode: Some(0o444),
-                    ..ConfigMapVolumeSource::default()
-                }),
-                ..Volume::default()
-            },
-            Volume {
-                name: "authkey".to_owned(),
-                secret: Some(SecretVolumeSource {
-                    secret_name: Some(names::auth_key_secret(&name)),
-                    default_mode: Some(0o440),
-                    items: Some(vec![KeyToPath {
-                        key: names::AUTH_KEY.to_owned(),
-                        path: names::AUTH_KEY.to_owned(),
-                        mode: None,
-                    }]),
-                    optional: None,
-                }),
-                ..Volume::default()
-            },
-        ]),
-        ..PodSpec::default()
-    }
-}
-
-/// Replicas on different nodes where there are several, without insisting. Also for a single one: a template that depended on
-/// the number of replicas would replace every Pod, and cut its connections, when that number changes.
-fn spread(egress: &TailnetEgress) -> Vec<TopologySpreadConstraint> {
-    vec![TopologySpreadConstraint {
-        max_skew: 1,
-        topology_key: "kubernetes.io/hostname".to_owned(),
-        when_unsatisfiable: "ScheduleAnyway".to_owned(),
-        label_selector: Some(label_selector(egress)),
-        ..TopologySpreadConstraint::default()
-    }]
-}
-
-fn container(around: &Surroundings<'_>, settings: &AgentSettings) -> Container {
-    let resources = settings.resources.clone().unwrap_or_else(default_resources);
-    let env = |name: &str, value: &str| EnvVar {
-        name: name.to_owned(),
-        value: Some(value.to_owned()),
-        ..EnvVar::default()
-    };
-    let mut variables = vec![
-        env("AGENT_MODE", "egress"),
-        env("AGENT_CONFIG", "/etc/tailnet-agent/config.json"),
-        env("AGENT_AUTHKEY_FILE", "/var/run/secrets/tailnet-agent/authkey"),
-        env("LOG_LEVEL", settings.log_level.unwrap_or_default().as_str()),
-        env("TS_NO_LOGS_NO_SUPPORT", "true"),
-        env("GOMEMLIMIT", &go_memory_limit(&resources)),
-    ];
-    if around.ca_bundle.is_some() {
-        variables.push(env("SSL_CERT_FILE", "/etc/tailnet-agent/ca.crt"));
-    }
-    let mount = |name: &str, path: &str| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: Some(true),
-        ..VolumeMount::default()
-    };
-    let probe = |path: &str, period: i32, failures: i32| Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: IntOrString::Int(i32::from(HEALTH_PORT)),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(period),
-        timeout_seconds: Some(5),
-        failure_threshold: Some(failures),
-        ..Probe::default()
-    };
-    Container {
-        name: "agent".to_owned(),
-        image: Some(around.image.to_owned()),
-        image_pull_policy: Some(around.pull_policy.to_owned()),
-        command: Some(vec!["/tailnet-agent".to_owned()]),
-        env: Some(variables),
-        ports: Some(vec![ContainerPort {
-            name: Some("health".to_owned()),
-            container_port: i32::from(HEALTH_PORT),
-            protocol: Some("TCP".to_owned()),
-            ..ContainerPort::default()
-        }]),
-        // Alive: the runtime answers. A node that cannot log in is not made better by a restart.
-        liveness_probe: Some(probe("/healthz", 10, 6)),
-        readiness_probe: Some(probe("/readyz", 3, 3)),
-        resources: Some(resources),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            run_as_non_root: Some(true),
-            capabilities: Some(Capabilities {
-                drop: Some(vec!["ALL".to_owned()]),
-                add: None,
-            }),
-            ..SecurityContext::default()
-        }),
-        volume_mounts: Some(vec![
-            mount("config", "/etc/tailnet-agent"),
-            mount("authkey", "/var/run/secrets/tailnet-agent"),
-        ]),
-        ..Container::default()
-    }
-}
-
-/// Enough for a few hundred connections; memory is bounded because the tailnet stack takes what it gets.
-fn default_resources() -> ResourceRequirements {
-    let quantities = |pairs: &[(&str, &str)]| {
-        pairs
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), Quantity((*value).to_owned())))
-            .collect()
-    };
-    ResourceRequirements {
-        requests: Some(quantities(&[("cpu", "20m"), ("memory", "64Mi")])),
-        limits: Some(quantities(&[("memory", "384Mi")])),
-        ..ResourceRequirements::default()
+        spec: Some(agent_pod::spec(&AgentPod {
+            mode: "egress",
+            image: around.image,
+            pull_policy: around.pull_policy,
+            settings,
+            selector: label_selector(egress),
+            config_map: names::config_map(&egress.name_any()),
+            auth_key_secret: names::auth_key_secret(&egress.name_any()),
+            has_ca: around.ca_bundle.is_some(),
+            files: Vec::new(),
+        })),
     }
 }
 

@@ -9,11 +9,12 @@ use kube::api::{Api, ListParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tailnet_crds::names;
 use tailnet_crds::{Tailnet, TailnetEgress, TailnetGateway, TailnetIngress};
 
 use super::CleanupError;
 use crate::context::Context;
-use crate::keys::{KeyState, secrets};
+use crate::keys::{KeyState, secrets, secrets_of};
 use crate::ledger::KeyOwner;
 use crate::ownership::{OWNER_KIND, OWNER_NAME, OWNER_NAMESPACE, is_owned_by, managed_selector};
 
@@ -76,7 +77,11 @@ pub(super) async fn exists(context: &Context, owner: &KeyOwner) -> Result<bool, 
 
 /// The key in the Secret of a CR, read live. A Secret that the watch does not know yet is looked for by its labels.
 pub(super) async fn current_key(context: &Context, owner: &KeyOwner) -> Result<Option<Current>, CleanupError> {
-    let names: Vec<String> = context
+    if owner.kind == "TailnetIngress" && owner.namespace != context.namespace() {
+        // Secrets of other namespaces are neither watched nor listed: this one has a name.
+        return named_key(context, owner, names::ingress::auth_key_secret(&owner.name)).await;
+    }
+    let own: Vec<String> = context
         .stores
         .secrets
         .state()
@@ -84,25 +89,35 @@ pub(super) async fn current_key(context: &Context, owner: &KeyOwner) -> Result<O
         .filter(|secret| is_owned_by(&secret.metadata, &owner.uid) && KeyState::of(&secret.metadata).is_some())
         .map(|secret| secret.name_any())
         .collect();
-    if names.is_empty() {
+    if own.is_empty() {
         return listed_key(context, owner).await;
     }
-    for name in names {
-        let live = secrets(context)
-            .get_metadata_opt(&name)
-            .await
-            .map_err(|source| CleanupError::Secret {
-                name,
-                source: Box::new(source),
-            })?;
-        if let Some(state) = live
-            .filter(|l| is_owned_by(&l.metadata, &owner.uid))
-            .and_then(|l| KeyState::of(&l.metadata))
-        {
-            return Ok(Some(state.into()));
+    for name in own {
+        if let Some(found) = named_key(context, owner, name).await? {
+            return Ok(Some(found));
         }
     }
     Ok(None)
+}
+
+/// The key in Secret `name` of the CR's namespace, if that is the CR's own.
+async fn named_key(context: &Context, owner: &KeyOwner, name: String) -> Result<Option<Current>, CleanupError> {
+    let api = if owner.kind == "Tailnet" {
+        secrets(context)
+    } else {
+        secrets_of(context, owner)
+    };
+    let live = api
+        .get_metadata_opt(&name)
+        .await
+        .map_err(|source| CleanupError::Secret {
+            name,
+            source: Box::new(source),
+        })?;
+    Ok(live
+        .filter(|l| is_owned_by(&l.metadata, &owner.uid))
+        .and_then(|l| KeyState::of(&l.metadata))
+        .map(Current::from))
 }
 
 /// [`current_key`] by a list from the API server: right after a Secret was made, only that knows it.
@@ -136,7 +151,12 @@ pub(super) async fn pods_gone(context: &Context, owner: &KeyOwner) -> Result<boo
         return Ok(false);
     }
     let selector = format!("{OWNER_KIND}={},{OWNER_NAME}={}", owner.kind, owner.name);
-    let listed = Api::<Pod>::namespaced(context.client.clone(), context.namespace())
+    let namespace = if owner.namespace.is_empty() {
+        context.namespace()
+    } else {
+        &owner.namespace
+    };
+    let listed = Api::<Pod>::namespaced(context.client.clone(), namespace)
         .list_metadata(&ListParams::default().labels(&selector))
         .await
         .map_err(|source| CleanupError::Pods {

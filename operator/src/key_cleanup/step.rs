@@ -20,6 +20,8 @@ pub(super) struct Situation {
     pub nodes: Vec<(Id, bool)>,
     /// Whether no Pod of the CR is left.
     pub pods_gone: bool,
+    /// Whether a rule took all rights of the CR away: its nodes do not wait for its Pods, which may be stuck.
+    pub withdrawn: bool,
     /// How long old content of a Secret may be seen.
     pub secret_delay: SignedDuration,
 }
@@ -80,7 +82,7 @@ pub(super) fn step(entry: &Entry, situation: &Situation, now: Timestamp) -> Step
             let removable: Vec<Id> = situation
                 .nodes
                 .iter()
-                .filter(|(_, online)| !online || situation.pods_gone)
+                .filter(|(_, online)| !online || situation.pods_gone || situation.withdrawn)
                 .map(|(id, _)| id.clone())
                 .collect();
             if (situation.alive && rights_kept) || removable.is_empty() {
@@ -122,6 +124,30 @@ mod tests {
             nodes: vec![(Id::new("1"), online)],
             ..situation
         }
+    }
+
+    #[test]
+    fn nodes_of_a_withdrawn_object_do_not_wait_for_their_pods() {
+        let running = with_node(alive(None), true);
+        assert_eq!(
+            step(&entry(KeyStage::Expired), &running, now()),
+            Step::Keep,
+            "only its Secret is gone"
+        );
+        let withdrawn = Situation {
+            withdrawn: true,
+            ..running
+        };
+        let nodes = vec![Id::new("1")];
+        assert_eq!(
+            step(&entry(KeyStage::Expired), &withdrawn, now()),
+            Step::RemoveNodes(nodes)
+        );
+        assert_eq!(
+            step(&entry(KeyStage::Retired), &withdrawn, now()),
+            Step::Expire,
+            "the key first"
+        );
     }
 
     #[test]

@@ -41,6 +41,9 @@ struct Values {
     pod_cidrs: Vec<String>,
     /// Namespace whose Pods may scrape the metrics of operator (port 9403), webhook (9401), resolver (9153) and agents (9402). Empty: nobody; the operator reads the agents' own.
     monitoring_namespace: String,
+    /// Namespaces whose TailnetIngress objects are served: there the operator may read and write Secrets, ConfigMaps, Deployments, NetworkPolicies, PodDisruptionBudgets and Certificates, and annotate Pods. `["*"]`: all namespaces, those to come too. They must exist.
+    #[schemars(inner(regex(pattern = r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$")))]
+    ingress_namespaces: Vec<String>,
     monitoring: Monitoring,
     network_policy: NetworkPolicy,
     /// error, warn, info, debug or trace, or a tracing filter.

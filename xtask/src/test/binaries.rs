@@ -17,12 +17,13 @@ use tailnet_e2e::progress::Progress;
 /// Binaries that count what is on the machine, or hold states against a clock: nothing else runs beside them.
 const ALONE: [&str; 2] = ["harness", "chart"];
 /// Binaries that take minutes, longest first, so that none of them is started last.
-const FIRST: [&str; 7] = [
+const FIRST: [&str; 8] = [
     "operator_tailnet",
     "operator_egress",
     "webhook",
     "operator_egress_path",
     "why",
+    "operator_ingress_path",
     "tailnet",
     "headscale",
 ];

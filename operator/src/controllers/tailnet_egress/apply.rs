@@ -2,31 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tailnet_crds::names::{annotation, egress as names};
 use tailnet_crds::{Kind, Tailnet, TailnetEgress};
-use tailnet_headscale::Id;
 use tailnet_policies::Object;
 use tailnet_policies::names::{hostnames_of, tag_of};
 
 use super::{EgressError, Memory, Progress, workload};
-use crate::agents::Observation;
 use crate::children::{self, Applied};
 use crate::context::Context;
+use crate::controllers::agent_nodes;
 use crate::desired::listen_ports::PortMemory;
-use crate::desired::node_names::{OwnNode, renames};
 use crate::desired::tailnet_egress::{Desired, Surroundings, desired, identity_of, port_memory};
 use crate::keys::{self, KeyError, KeyOwner, KeyState};
 use crate::ownership::is_owned_by;
 use crate::server_identity;
 use crate::trusted_ca;
-
-/// How long a node that was renamed (or could not be) is left alone: Headscale's list must be read again first.
-const RENAME_PAUSE: Duration = Duration::from_secs(60);
 
 /// Makes everything that an accepted egress asks for. Errors are collected: one of them does not stop what is independent.
 pub(super) async fn act(context: &Context, egress: &TailnetEgress, tailnet: &Tailnet, memory: &Memory) -> Progress {
@@ -109,11 +103,23 @@ async fn try_act(
         children::apply(context, &stores.pod_disruption_budgets, egress, budget.clone()).await?;
     }
     prune(context, egress, &wanted).await?;
-    tell_pods(context, egress, &wanted.config_sha256).await?;
+    let pods = workload::pods(context, egress);
+    for pod in &pods {
+        children::annotate_pod(context, pod, annotation::CONFIG_SHA256, &wanted.config_sha256).await?;
+    }
     if reloaded != Applied::Unchanged {
         context.agents.look_soon();
     }
-    rename_nodes(context, egress, &tag, &hostnames, memory).await;
+    agent_nodes::rename(
+        context,
+        &egress.spec.tailnet_ref.name,
+        &format!("TailnetEgress {name}"),
+        &pods,
+        &tag,
+        &hostnames,
+        &memory.renamed,
+    )
+    .await;
     Ok(())
 }
 
@@ -251,55 +257,4 @@ pub(super) async fn withdraw(context: &Context, egress: &TailnetEgress) -> Resul
         }
     }
     Ok(())
-}
-
-/// Tells the agents of their new configuration.
-async fn tell_pods(context: &Context, egress: &TailnetEgress, sha256: &str) -> Result<(), EgressError> {
-    for pod in workload::pods(context, egress) {
-        children::annotate_pod(context, &pod, annotation::CONFIG_SHA256, sha256).await?;
-    }
-    Ok(())
-}
-
-/// Gives nodes their names back that had to start as `name-1` while their predecessor was there. Best effort: the name is
-/// a comfort, the connection does not depend on it.
-async fn rename_nodes(context: &Context, egress: &TailnetEgress, tag: &str, hostnames: &[String], memory: &Memory) {
-    let tailnet = &egress.spec.tailnet_ref.name;
-    let (Some(client), Some(observed)) = (context.hub.client(tailnet), context.hub.facts(tailnet)) else {
-        return;
-    };
-    let ours: BTreeSet<String> = workload::pods(context, egress)
-        .iter()
-        .filter_map(|pod| match context.agents.of(&pod.uid()?)? {
-            Observation::Status(status) => Some(status.node?.id),
-            Observation::Failed(_) => None,
-        })
-        .collect();
-    let own: Vec<OwnNode> = observed
-        .nodes
-        .iter()
-        .filter(|node| ours.contains(node.id.as_str()) && node.tags.iter().any(|found| found == tag))
-        .map(|node| OwnNode {
-            id: node.id.to_string(),
-            given_name: node.given_name.clone(),
-        })
-        .collect();
-    let taken: BTreeSet<String> = observed.nodes.iter().map(|node| node.given_name.clone()).collect();
-    for (id, name) in renames(&own, &taken, hostnames) {
-        {
-            let mut renamed = memory.renamed.lock();
-            let now = Instant::now();
-            renamed.retain(|_, until| *until > now);
-            if renamed.contains_key(&id) {
-                continue;
-            }
-            renamed.insert(id.clone(), now + RENAME_PAUSE);
-        }
-        match client.rename_node(&Id::new(&id), &name).await {
-            Ok(_) => tracing::info!(egress = egress.name_any(), node = id, name, "node renamed"),
-            Err(error) => {
-                tracing::warn!(egress = egress.name_any(), node = id, name, %error, "node not renamed; tried again later");
-            }
-        }
-    }
 }

@@ -25,7 +25,7 @@ pub(super) fn deployment(context: &Context, egress: &TailnetEgress) -> Option<Ar
         .filter(|deployment| is_owned_by(&deployment.metadata, &uid))
 }
 
-/// The Pods of `egress`, by name.
+/// The Pods of `egress`, by name. A label is anybody's to set, so only those of its own namespace.
 pub(super) fn pods(context: &Context, egress: &TailnetEgress) -> Vec<Arc<Pod>> {
     let wanted = ObjectRef::from_obj(egress);
     let mut pods: Vec<Arc<Pod>> = context
@@ -33,7 +33,7 @@ pub(super) fn pods(context: &Context, egress: &TailnetEgress) -> Vec<Arc<Pod>> {
         .pods
         .state()
         .into_iter()
-        .filter(|pod| labelled_egress(pod.as_ref()).as_ref() == Some(&wanted))
+        .filter(|pod| pod.namespace() == egress.namespace() && labelled_egress(pod.as_ref()).as_ref() == Some(&wanted))
         .collect();
     pods.sort_by_key(|pod| pod.name_any());
     pods
@@ -45,7 +45,7 @@ pub(super) fn node_identity(pod: &Pod) -> Option<&str> {
 }
 
 /// Whether the Pod's Ready condition is True.
-pub(super) fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions
         .into_iter()
@@ -55,7 +55,7 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
 
 /// How the agents are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Workload {
+pub(crate) enum Workload {
     /// As many as asked for are available, all of the newest kind.
     Available { replicas: i32 },
     /// As many as asked for are available, but some are still of an older kind. `trouble`: why newer ones do not take their
@@ -70,7 +70,7 @@ pub(super) enum Workload {
 }
 
 /// How the agents of `deployment` are. `observed` gives what an agent says, by Pod UID.
-pub(super) fn state(
+pub(crate) fn state(
     deployment: &Deployment,
     pods: &[Arc<Pod>],
     observed: impl Fn(&str) -> Option<Observation>,
