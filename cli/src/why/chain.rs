@@ -8,6 +8,7 @@ use tailnet_crds::conditions::condition::{
 use tailnet_crds::conditions::{conditions_of, reason};
 
 use super::egress;
+use super::ingress;
 use super::link::{Link, Own, State};
 use super::next::Next;
 use super::scene::{Operator, Scene};
@@ -21,7 +22,12 @@ pub fn links(scene: &Scene, next: &Next<'_>) -> Vec<Link> {
             links.push(tailnet(scene));
             egress::links(scene, &mut links);
         }
-        Kind::TailnetIngress | Kind::TailnetSite | Kind::TailnetGateway => {
+        Kind::TailnetIngress => {
+            links.push(tailnet(scene));
+            by_conditions(scene, &mut links);
+            ingress::exposes(scene, &mut links);
+        }
+        Kind::TailnetSite | Kind::TailnetGateway => {
             links.push(tailnet(scene));
             by_conditions(scene, &mut links);
         }

@@ -43,6 +43,9 @@ pub struct Link {
     /// The target that it is about, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// What the kind calls a target.
+    #[serde(skip)]
+    noun: &'static str,
     /// How it is.
     pub state: State,
     /// As in the table of reasons, or one of [`Own`].
@@ -104,6 +107,11 @@ impl Link {
         Self {
             link: link.to_owned(),
             target: None,
+            noun: if kind == Kind::TailnetIngress {
+                "expose"
+            } else {
+                "target"
+            },
             state,
             reason: reason.to_owned(),
             message: message.into(),
@@ -137,7 +145,7 @@ impl Link {
     /// `route of target web`, `accepted`.
     pub fn name(&self) -> String {
         match &self.target {
-            Some(target) => format!("{} of target {target}", self.link),
+            Some(target) => format!("{} of {} {target}", self.link, self.noun),
             None => self.link.clone(),
         }
     }

@@ -3,6 +3,7 @@
 mod args;
 mod chain;
 mod egress;
+mod ingress;
 mod link;
 mod next;
 mod probe;

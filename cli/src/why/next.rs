@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tailnet_crds::Kind;
 use tailnet_crds::conditions::reason;
 use tailnet_crds::names::annotation::TAKES_OVER;
-use tailnet_crds::names::{egress as children, label, tailnet as of_tailnet};
+use tailnet_crds::names::{egress as children, ingress as of_ingress, label, tailnet as of_tailnet};
 
 use super::link::{Link, Own};
 use super::scene::Scene;
@@ -39,6 +39,7 @@ impl Next<'_> {
         }
         self.of_headscale(&link.reason)
             .or_else(|| self.of_policy(&link.reason))
+            .or_else(|| self.of_ingress(&link.reason, link.target.as_deref()))
             .or_else(|| self.of_agents(&link.reason))
             .or_else(|| self.of_names(&link.reason))
             .or_else(|| self.of_object(&link.reason))
@@ -241,6 +242,9 @@ impl Next<'_> {
                 };
                 edit_policy(what)
             }
+            reason::NO_GRANT if self.scene.kind == Kind::TailnetIngress => edit_policy(
+                "# add a grant to the tag of the message, or let the Tailnet own the policy (spec.policy)".to_owned(),
+            ),
             reason::NO_GRANT => edit_policy("# add a grant for the targets".to_owned()),
             reason::POLICY_UNREADABLE => edit_policy("# correct it where the message says".to_owned()),
             _ => return None,
@@ -280,6 +284,7 @@ impl Next<'_> {
             reason::UNAVAILABLE
             | reason::PROGRESSING
             | reason::NOT_JOINED
+            | reason::NOT_LISTENING
             | reason::ROLLING_OUT
             | reason::CONFIG_REFUSED => look,
             reason::CHILD_NOT_OURS => vec![run(&format!(
@@ -287,6 +292,70 @@ impl Next<'_> {
                 label::OWNER_NAME
             ))],
             reason::NODE_TAG_DIFFERS => vec![self.retag().unwrap_or_else(|| "headscale nodes list".to_owned())],
+            _ => return None,
+        })
+    }
+
+    /// What an ingress needs in its namespace: rights, certificate, backends.
+    fn of_ingress(&self, reason: &str, expose: Option<&str>) -> Option<Vec<String>> {
+        let namespace = self
+            .scene
+            .namespace
+            .as_deref()
+            .filter(|_| self.scene.kind == Kind::TailnetIngress)?;
+        let run = |rest: &str| self.kubectl.run_in(namespace, rest);
+        let spec = &self.scene.object["spec"];
+        let own = spec["tls"]["secretRef"]["name"].as_str();
+        let issued = of_ingress::certificate(&self.scene.name);
+        let secret = quoted(own.unwrap_or(&issued));
+        let backend = expose.and_then(|name| {
+            let list = spec["exposes"].as_array()?;
+            let backend = &list.iter().find(|expose| expose["name"] == name)?["backend"];
+            Some((
+                backend["namespace"].as_str().unwrap_or(namespace),
+                backend["service"].as_str()?,
+            ))
+        });
+        Some(match reason {
+            reason::NAMESPACE_NOT_GRANTED => vec![
+                format!("# add {namespace} to ingressNamespaces in the values of the chart, and upgrade:"),
+                format!(
+                    "helm get values tailnet-operator --namespace {}",
+                    quoted(self.operator_namespace)
+                ),
+            ],
+            reason::CERTIFICATE_NOT_ISSUED if own.is_some() => {
+                vec![run(&format!("create secret tls {secret} --cert=tls.crt --key=tls.key"))]
+            }
+            reason::CERTIFICATE_INVALID
+            | reason::CERTIFICATE_KEY_MISMATCH
+            | reason::CERTIFICATE_NAMES
+            | reason::CERTIFICATE_EXPIRED => vec![format!(
+                "{} | base64 -d | openssl x509 -noout -subject -ext subjectAltName -dates",
+                run(&format!("get secret {secret} -o jsonpath='{{.data.tls\\.crt}}'"))
+            )],
+            reason::CERTIFICATE_NOT_ISSUED | reason::CERTIFICATE_PENDING | reason::CERTIFICATE_FAILED => vec![
+                run(&format!("describe certificate {}", quoted(&issued))),
+                run("get certificaterequests,orders,challenges"),
+            ],
+            reason::ISSUER_API_MISSING => vec![self.kubectl.run("get crd certificates.cert-manager.io")],
+            reason::NO_BACKEND => match backend {
+                Some((namespace, service)) => {
+                    vec![
+                        self.kubectl
+                            .run_in(namespace, &format!("get service {} -o wide", quoted(service))),
+                    ]
+                }
+                None => vec![run("get services")],
+            },
+            reason::DIAL_FAILED => {
+                let (namespace, service) = backend?;
+                let selector = format!("kubernetes.io/service-name={service}");
+                vec![
+                    self.kubectl
+                        .run_in(namespace, &format!("get endpointslices -l {}", quoted(&selector))),
+                ]
+            }
             _ => return None,
         })
     }

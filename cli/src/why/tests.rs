@@ -291,6 +291,104 @@ fn notes_are_not_faults_and_kinds_without_work_say_so() {
     assert_eq!(answer.broken.unwrap().turn, None);
 }
 
+/// An ingress of two exposes; all is well.
+fn ingress_scene() -> Scene {
+    Scene {
+        kind: Kind::TailnetIngress,
+        namespace: Some("shop".to_owned()),
+        name: "portal".to_owned(),
+        object: json!({
+            "metadata": {"name": "portal", "namespace": "shop", "generation": 2},
+            "spec": {"tailnetRef": {"name": "demo"}, "tls": {"secretRef": {"name": "portal-cert"}}, "exposes": [
+                {"name": "web", "mode": "http", "port": 443, "backend": {"service": "front", "port": 80}},
+                {"name": "echo", "port": 7000, "backend": {"service": "echo", "port": 7000}},
+            ]},
+            "status": {
+                "conditions": [
+                    condition("Accepted", "True", "Valid", "all rules are kept"),
+                    condition("KeyReady", "True", "KeyReady", ""),
+                    condition("CertificateReady", "True", "CertificateReady", ""),
+                    condition("WorkloadReady", "True", "Available", ""),
+                    condition("PolicyReady", "True", "Granted", ""),
+                    condition("DNSReady", "True", "Published", ""),
+                    condition("Ready", "True", "Ready", ""),
+                ],
+                "exposes": [
+                    {"name": "web", "state": "Serving", "url": "https://portal.example.net/", "names": []},
+                    {"name": "echo", "state": "Serving", "url": "tcp://portal.example.net:7000", "names": []},
+                ],
+            },
+        }),
+        ..scene()
+    }
+}
+
+#[test]
+fn an_ingress_is_asked_along_its_conditions_and_exposes() {
+    let answer = ask(ingress_scene());
+    assert_eq!(answer.works, Some(true), "{answer:?}");
+    let names: Vec<&str> = answer.links.iter().map(|link| link.link.as_str()).collect();
+    let chain = [
+        "operator",
+        "accepted",
+        "tailnet",
+        "key",
+        "certificate",
+        "agent",
+        "grant",
+        "dns",
+        "backend",
+        "backend",
+    ];
+    assert_eq!(names, chain);
+
+    let mut certificate = ingress_scene();
+    set(
+        &mut certificate,
+        "CertificateReady",
+        "False",
+        "NotIssued",
+        "Secret portal-cert: there is none",
+    );
+    let text = text(&ask(certificate));
+    assert!(text.contains("kubectl -n shop create secret tls portal-cert"), "{text}");
+
+    let mut rights = ingress_scene();
+    set(
+        &mut rights,
+        "KeyReady",
+        "False",
+        "NamespaceNotGranted",
+        "the operator may not",
+    );
+    let broken = ask(rights).broken.unwrap();
+    assert_eq!((broken.link.as_str(), broken.turn), ("key", Some(Team::Platform)));
+    assert!(broken.next[0].contains("add shop to ingressNamespaces"), "{broken:?}");
+
+    let mut backend = ingress_scene();
+    backend.object["status"]["exposes"][1] =
+        json!({"name": "echo", "state": "NoBackend", "message": "Service shop/echo does not exist"});
+    set(
+        &mut backend,
+        "Ready",
+        "False",
+        "NoBackend",
+        "echo: Service shop/echo does not exist",
+    );
+    let broken = ask(backend).broken.unwrap();
+    assert_eq!(broken.name(), "backend of expose echo");
+    assert_eq!(broken.next, ["kubectl -n shop get service echo -o wide"]);
+
+    let mut silent = ingress_scene();
+    silent.object["status"]["exposes"] = json!([]);
+    set(&mut silent, "Ready", "Unknown", "Unknown", "no agent has said yet");
+    let broken = ask(silent).broken.unwrap();
+    assert_eq!(
+        (broken.name().as_str(), broken.reason.as_str()),
+        ("agent of expose web", "Unknown")
+    );
+}
+
 #[test]
 fn nothing_in_the_answer_moves_the_terminal() {
     let mut scene = scene();
