@@ -406,15 +406,8 @@ fn what_others_write_is_no_word_of_a_command() {
             kubectl: Kubectl::default(),
             operator_namespace: "tailnet-system",
         };
-        let link = Link {
-            link: "accepted".to_owned(),
-            target: target.map(str::to_owned),
-            state: State::Broken,
-            reason: reason.to_owned(),
-            message: String::new(),
-            turn: None,
-            next: Vec::new(),
-        };
+        let mut link = Link::new(Kind::TailnetEgress, "accepted", State::Broken, reason, "");
+        link.target = target.map(str::to_owned);
         next.commands(&link)
     };
     let takes_over = |named: &str| {
