@@ -80,10 +80,13 @@ fn a_record_that_somebody_touches_is_put_back() -> Result<()> {
     // The rival would win by name and by any other order than who came first.
     apply(cluster, &[egress("a-rival", &target)])?;
     wait_condition(&kube, "a-rival", "Accepted", "False", "HeldByOther")?;
-    assert!(
-        !verdicts(cluster, 0, "holder")?.is_empty() && !verdicts(cluster, 0, "a-rival")?.is_empty(),
-        "the audit log does not show the verdicts"
-    );
+    // A status can be read before its line is in the log.
+    wait_for("the audit log shows the verdicts", SOON, || {
+        for name in ["holder", "a-rival"] {
+            ensure!(!verdicts(cluster, 0, name)?.is_empty(), "none of {name}");
+        }
+        Ok(())
+    })?;
 
     let name = claims_part_config_map(TAILNET, 0);
     let text = part(&kube, 0)?.context("no record")?;

@@ -9,12 +9,15 @@ use ipnet::IpNet;
 use tailnet_headscale::document::Policy;
 use tailnet_headscale::{Client, Error, Id, Node};
 
+/// Routes of nodes: (node id, route).
+pub type Routes = BTreeSet<(String, String)>;
+
 /// What was not approved before a write although the policy of then had an approver: a person took it away.
-pub type Before = BTreeSet<(String, String)>;
+pub type Before = Routes;
 
 /// (node id, route) of every route that is advertised, not approved, and has an approver in `policy`. `exact`: only where the
 /// policy names that very prefix.
-fn missing(nodes: &[Node], policy: &Policy, exact: bool) -> BTreeSet<(String, String)> {
+fn missing(nodes: &[Node], policy: &Policy, exact: bool) -> Routes {
     let approvers: Vec<(IpNet, &Vec<String>)> = policy
         .auto_approvers
         .routes
@@ -49,14 +52,14 @@ pub fn taken_back(nodes: &[Node], live: &Policy) -> Before {
     missing(nodes, live, false)
 }
 
-/// One sentence per route of `before` that is approved now.
-pub fn approved_again(nodes: &[Node], before: &Before) -> Vec<String> {
+/// One sentence per route of `before` that is approved now: by Headscale already, or `replayed`.
+pub fn approved_again(nodes: &[Node], replayed: &Routes, before: &Before) -> Vec<String> {
     let mut told = Vec::new();
     for (id, route) in before {
         let Some(node) = nodes.iter().find(|node| node.id.as_str() == id) else {
             continue;
         };
-        if node.approved_routes.contains(route) {
+        if node.approved_routes.contains(route) || replayed.contains(&(id.clone(), route.clone())) {
             told.push(format!(
                 "{route} of router {} had not been approved, and writing the policy approved it: Headscale applies autoApprovers at every write. To keep it off, take the prefix out of the site, egress or base document, or stop advertising it",
                 node.given_name
@@ -66,13 +69,14 @@ pub fn approved_again(nodes: &[Node], before: &Before) -> Vec<String> {
     told
 }
 
-/// Approves what Headscale left. Gives the number of nodes that were changed.
+/// Approves what Headscale left, and gives it.
 ///
 /// # Errors
 /// Headscale's.
-pub async fn replay(client: &Client, nodes: &[Node], live: &Policy) -> Result<usize, Error> {
+pub async fn replay(client: &Client, nodes: &[Node], live: &Policy) -> Result<Routes, Error> {
+    let missing = missing(nodes, live, true);
     let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (id, route) in missing(nodes, live, true) {
+    for (id, route) in missing.clone() {
         by_node.entry(id).or_default().push(route);
     }
     for (id, routes) in &by_node {
@@ -86,7 +90,7 @@ pub async fn replay(client: &Client, nodes: &[Node], live: &Policy) -> Result<us
         tracing::info!(node = id, ?routes, "approving routes that the policy approves");
         client.approve_routes(&Id::new(id.clone()), &all).await?;
     }
-    Ok(by_node.len())
+    Ok(missing)
 }
 
 #[cfg(test)]
@@ -133,8 +137,10 @@ mod tests {
             ("1".to_owned(), "10.0.1.0/24".to_owned()),
             ("1".to_owned(), "10.0.2.0/24".to_owned()),
         ]);
-        let told = approved_again(&nodes(), &before);
+        let told = approved_again(&nodes(), &Routes::new(), &before);
         assert_eq!(told.len(), 1);
+        let replayed = Routes::from([("1".to_owned(), "10.0.1.0/24".to_owned())]);
+        assert_eq!(approved_again(&nodes(), &replayed, &before).len(), 2);
         assert!(
             told[0].starts_with("10.0.2.0/24 of router rt1") && told[0].contains("take the prefix out"),
             "{told:?}"

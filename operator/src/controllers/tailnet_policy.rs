@@ -17,7 +17,7 @@ use tailnet_crds::names::rendered_policy::OVERWRITTEN;
 use tailnet_crds::names::tailnet::rendered_policy_config_map;
 use tailnet_crds::{DefaultPosture, Kind, PolicyDiff, PolicyStatus, Tailnet, TailnetPolicy};
 use tailnet_headscale::document::{Document, Policy, diff};
-use tailnet_headscale::{Class, Client, Error as HeadscaleError};
+use tailnet_headscale::{Class, Client, Error as HeadscaleError, Node};
 use tailnet_policies::access_policy::{
     Ask, Owner, Registered, RenderError, Rendered, owner_of, render, sha256_hex, sources_in, without_marker,
 };
@@ -452,6 +452,23 @@ impl Look<'_> {
         }
     }
 
+    /// Looks after the routes directly after a write, with nodes read for it: a later read would also show what a person has
+    /// taken back since, as if the write had left it. What fails is done with the next read of Headscale.
+    async fn replay(&self, client: &Client) {
+        let name = self.tailnet.name_any();
+        let Some(before) = self.context.access_policies.memory(&name).replay else {
+            return;
+        };
+        let done = async {
+            let nodes = client.nodes().await?;
+            let policy = self.live_policy().unwrap_or_default();
+            replay_on(self.tailnet, self.context, client, (&nodes, &policy), &before).await
+        };
+        if let Err(error) = done.await {
+            tracing::warn!(tailnet = name, %error, "routes are looked after with the next read of Headscale");
+        }
+    }
+
     /// Writes the ConfigMap. Gives the keys whose texts do not fit it.
     async fn publish(&self, overwritten: Option<&str>) -> Result<Vec<&'static str>, ChildError> {
         let kept = overwritten
@@ -588,6 +605,7 @@ impl Look<'_> {
             return Err(PolicyError::NotAsSent);
         }
         self.landed(sent, at).await;
+        self.replay(&client).await;
         self.difference = Difference::of("", "");
         self.show().await;
         let told = Told::new(
@@ -732,7 +750,7 @@ fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-/// After a write, once Headscale was read again: what it did to routes is told, and what it left is approved.
+/// After a write whose answer got lost, or after which the nodes could not be read: the same with the first read since.
 async fn replay(tailnet: &Tailnet, context: &Context, observed: &Observed, memory: &Memory) -> Result<(), PolicyError> {
     let name = tailnet.name_any();
     let Some(before) = &memory.replay else { return Ok(()) };
@@ -743,12 +761,26 @@ async fn replay(tailnet: &Tailnet, context: &Context, observed: &Observed, memor
     let Some(client) = context.hub.client(&name) else {
         return Ok(());
     };
-    for note in approvals::approved_again(&observed.nodes, before) {
+    replay_on(tailnet, context, &client, (&observed.nodes, &observed.policy), before).await?;
+    Ok(())
+}
+
+/// Tells what a write did to the routes of `nodes`, and approves what it left.
+async fn replay_on(
+    tailnet: &Tailnet,
+    context: &Context,
+    client: &Client,
+    (nodes, live): (&[Node], &Policy),
+    before: &approvals::Before,
+) -> Result<(), HeadscaleError> {
+    let replayed = approvals::replay(client, nodes, live).await?;
+    for note in approvals::approved_again(nodes, &replayed, before) {
         events::warn(context, tailnet, events::APPROVED_AGAIN, "Approve", &note).await;
     }
-    if approvals::replay(&client, &observed.nodes, &observed.policy).await? > 0 {
-        context.queues.tailnet.push(ObjectRef::from_obj(tailnet));
+    if !replayed.is_empty() {
+        read_again(context, tailnet);
     }
+    let name = tailnet.name_any();
     context.access_policies.remember(&name, |memory| memory.replay = None);
     Ok(())
 }
