@@ -467,45 +467,24 @@ mod tests {
         assert!(matches!(stolen.0, Verdict::Withdraw(_)), "{stolen:?}");
     }
 
-    fn gateway(tag: &str, cluster_ip: &str, load_balancer_ip: &str) -> TailnetGateway {
-        let gateway = json!({
-            "metadata": { "name": "gw", "uid": "g", "generation": 1, "creationTimestamp": "2026-11-30T10:00:00Z" },
-            "spec": {
-                "tailnetRef": { "name": "demo" }, "hostname": "gw", "tags": [tag],
-                "stateSecretRef": { "name": "gw-state" }, "image": "ghcr.io/tailscale/tailscale:v1.102.4",
-                "routes": { "lan": ["192.0.2.0/24"] },
-                "service": { "loadBalancerIP": load_balancer_ip, "tailnetLBCIDR": "198.51.100.0/24" },
-                "dns": {
-                    "zone": "prod-1.tailnet.example.internal", "serviceName": "gw-dns", "serviceClusterIP": cluster_ip,
-                    "image": "docker.io/coredns/coredns:1.14.7",
-                },
-            },
-        });
-        serde_json::from_value(gateway).unwrap()
-    }
-
-    /// An older egress that took a router's tag while the webhook was away has no effect: not on the gateway either.
-    #[test]
-    fn who_has_no_effect_by_the_tailnets_word_takes_none_from_others() {
-        let guard = guard();
-        let thief = egress(|value| {
-            value["spec"]["tag"] = json!("tag:router");
-            value["metadata"]["creationTimestamp"] = json!("2026-11-01T10:00:00Z");
-        });
-        guard.object(Kind::TailnetEgress, &thief, true);
-        let stolen = guard.verdict(Kind::TailnetEgress, &thief).unwrap().0;
-        assert!(matches!(stolen, Verdict::Withdraw(_)), "{stolen:?}");
-        let gateway = gateway("tag:router", "10.96.0.54", "198.51.100.17");
-        guard.object(Kind::TailnetGateway, &gateway, true);
-        let beside = guard.verdict(Kind::TailnetGateway, &gateway).unwrap().0;
-        assert_eq!(beside, Verdict::Valid);
-    }
-
     #[test]
     fn a_gateway_past_the_webhook_must_fit_the_service_ranges_too() {
         let guard = guard();
         let verdict = |cluster_ip: &str, load_balancer_ip: &str| {
-            let gateway = gateway("tag:fabric", cluster_ip, load_balancer_ip);
+            let gateway = json!({
+                "metadata": { "name": "gw", "uid": "g", "generation": 1 },
+                "spec": {
+                    "tailnetRef": { "name": "demo" }, "hostname": "gw", "tags": ["tag:fabric"],
+                    "stateSecretRef": { "name": "gw-state" }, "image": "ghcr.io/tailscale/tailscale:v1.102.4",
+                    "routes": { "lan": ["192.0.2.0/24"] },
+                    "service": { "loadBalancerIP": load_balancer_ip, "tailnetLBCIDR": "198.51.100.0/24" },
+                    "dns": {
+                        "zone": "prod-1.tailnet.example.internal", "serviceName": "gw-dns", "serviceClusterIP": cluster_ip,
+                        "image": "docker.io/coredns/coredns:1.14.7",
+                    },
+                },
+            });
+            let gateway: TailnetGateway = serde_json::from_value(gateway).unwrap();
             guard.verdict(Kind::TailnetGateway, &gateway).unwrap().0
         };
         assert_eq!(verdict("10.96.0.54", "198.51.100.17"), Verdict::Valid);

@@ -270,9 +270,9 @@ pub(crate) fn is_withdrawn(object: &Object, snapshot: &Snapshot) -> bool {
             Check::Transition(_) | Check::Requester(_) | Check::Engine => {}
         }
     }
-    drafts.iter().any(|draft| {
-        draft.severity == Severity::Deny && !draft.holder.as_ref().is_some_and(|h| h.competes(object.kind))
-    })
+    drafts
+        .iter()
+        .any(|draft| draft.severity == Severity::Deny && draft.holder.is_none())
 }
 
 fn applies(rule: &Rule, request: &Request) -> bool {

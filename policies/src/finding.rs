@@ -48,14 +48,6 @@ impl ObjectRef {
     }
 }
 
-impl ObjectRef {
-    /// Whether it competes with an object of kind `with`: who of them came first, or has the claim, decides then. What a
-    /// Tailnet says counts for all its members, whenever they came.
-    pub(crate) fn competes(&self, with: Kind) -> bool {
-        with == Kind::Tailnet || self.kind != RefKind::Ours(Kind::Tailnet)
-    }
-}
-
 impl fmt::Display for ObjectRef {
     /// `TailnetEgress tailnet-system/team-a`, `TailnetSite lab`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -112,12 +112,7 @@ fn wanted_by(object: &Object, snapshot: &Snapshot) -> Option<(String, Vec<Want>)
     let keep_only = match guard_verdict(
         object,
         snapshot,
-        |finding| {
-            !finding
-                .holder
-                .as_ref()
-                .is_some_and(|holder| holder.competes(object.kind))
-        },
+        |finding| finding.holder.is_none(),
         || spec.is_some() && !keys.iter().all(has),
     ) {
         Verdict::Withdraw(_) => return None,
