@@ -4,6 +4,7 @@ pub mod accepted_only;
 pub mod agent_nodes;
 pub mod claims;
 pub mod headscale_changes;
+mod key_ready;
 pub mod runner;
 pub mod tailnet;
 pub mod tailnet_departed;

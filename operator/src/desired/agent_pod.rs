@@ -14,6 +14,8 @@ use tailnet_crds::types::AgentSettings;
 
 use crate::desired::memory_limit::go_memory_limit;
 
+/// Label every namespace carries with its own name.
+pub(crate) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Port of the agents' health endpoint: `/healthz`, `/readyz`, `/metrics`, `/status`.
 pub const HEALTH_PORT: u16 = 9402;
 /// User and group of the agents.

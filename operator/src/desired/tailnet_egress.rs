@@ -25,13 +25,11 @@ use tailnet_crds::{Kind, TailnetEgress};
 
 use crate::children::sha256_hex;
 pub use crate::desired::agent_pod::HEALTH_PORT;
-use crate::desired::agent_pod::{self, AgentPod};
+use crate::desired::agent_pod::{self, AgentPod, NAMESPACE_NAME};
 use crate::desired::listen_ports::{self, PortMemory};
 use crate::ownership::{egress_labels, selector_labels};
 use crate::server_identity;
 
-/// Label every namespace carries with its own name.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Pod template annotation: another value is another node, so the Pods roll.
 pub const NODE_IDENTITY: &str = "tsunaro.io/node-identity-sha256";
 /// Pod template annotation: the CA bundle is read once by the agent's runtime, so another one rolls too.

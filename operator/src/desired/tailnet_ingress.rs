@@ -15,7 +15,9 @@ use k8s_openapi::api::networking::v1::{
     NetworkPolicySpec,
 };
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Resource, ResourceExt};
 use tailnet_crds::agent::{AgentConfig, BackendAddress, BackendTlsFiles, FORMAT_VERSION, HttpExpose, IngressExpose};
@@ -26,13 +28,11 @@ use tailnet_crds::{ExposeMode, Kind, TailnetIngress};
 use url::Url;
 
 use crate::children::sha256_hex;
-use crate::desired::agent_pod::{self, AgentPod, Files, HEALTH_PORT};
+use crate::desired::agent_pod::{self, AgentPod, Files, HEALTH_PORT, NAMESPACE_NAME};
 use crate::desired::tailnet_egress::{NODE_IDENTITY, TRUST, node_identity};
 use crate::ownership::{ingress_labels, selector_labels};
 use crate::server_identity;
 
-/// Label every namespace carries with its own name.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Where the certificate is mounted; the agent's default.
 const TLS_DIR: &str = "/var/run/secrets/tailnet-agent-tls";
 /// Where CA bundles of backends are mounted.
@@ -131,13 +131,7 @@ pub fn certificate_secret(ingress: &TailnetIngress, source: &CertificateSource) 
 /// See [`DesiredError`].
 pub fn desired(ingress: &TailnetIngress, around: &Surroundings<'_>) -> Result<Desired, DesiredError> {
     let owner = ingress.controller_owner_ref(&()).ok_or(DesiredError::NotStored)?;
-    let meta = |name: String| ObjectMeta {
-        name: Some(name),
-        namespace: ingress.namespace(),
-        labels: Some(ingress_labels(ingress)),
-        owner_references: Some(vec![owner.clone()]),
-        ..ObjectMeta::default()
-    };
+    let meta = |name: String| metadata(ingress, &owner, name);
     let config = config(ingress, around);
     let text = serde_json::to_string_pretty(&config).map_err(DesiredError::Config)?;
     let name = ingress.name_any();
@@ -193,17 +187,21 @@ pub fn emptied(ingress: &TailnetIngress, stored: &ConfigMap) -> Result<Option<(C
     let sha256 = sha256_hex(&text);
     data.insert(keys::CONFIG_KEY.to_owned(), text);
     let config_map = ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(names::config_map(&ingress.name_any())),
-            namespace: ingress.namespace(),
-            labels: Some(ingress_labels(ingress)),
-            owner_references: Some(vec![owner]),
-            ..ObjectMeta::default()
-        },
+        metadata: metadata(ingress, &owner, names::config_map(&ingress.name_any())),
         data: Some(data),
         ..ConfigMap::default()
     };
     Ok(Some((config_map, sha256)))
+}
+
+fn metadata(ingress: &TailnetIngress, owner: &OwnerReference, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: ingress.namespace(),
+        labels: Some(ingress_labels(ingress)),
+        owner_references: Some(vec![owner.clone()]),
+        ..ObjectMeta::default()
+    }
 }
 
 fn config(ingress: &TailnetIngress, around: &Surroundings<'_>) -> AgentConfig {

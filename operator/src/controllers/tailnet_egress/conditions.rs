@@ -19,7 +19,7 @@ use tailnet_crds::{Tailnet, TailnetEgress, TailnetEgressStatus};
 use super::{Progress, workload};
 use crate::agents::Observation;
 use crate::context::Context;
-use crate::keys::KeyError;
+use crate::controllers::key_ready;
 use crate::status::{Conditions, Truth};
 
 use agents::{node_statuses, other_tags, seen, vanished_node};
@@ -74,7 +74,7 @@ pub(super) fn status(
     let reachable = context.hub.client(&egress.spec.tailnet_ref.name).is_some();
     let nodes = observed.as_ref().map(|observed| observed.nodes.as_slice());
 
-    key(&mut conditions, progress);
+    key_ready::set(&mut conditions, progress.key.as_ref());
     workload_ready(
         &mut conditions,
         context,
@@ -144,31 +144,6 @@ fn tag_for_messages(egress: &TailnetEgress, progress: &Progress) -> String {
             .unwrap_or_default()
     } else {
         progress.tag.clone()
-    }
-}
-
-fn key(conditions: &mut Conditions, progress: &Progress) {
-    match &progress.key {
-        Some(Ok(key)) => conditions.set(
-            KEY_READY,
-            Truth::True,
-            reason::KEY_READY_REASON,
-            format!(
-                "pre-auth key {} for {} is valid until {}",
-                key.prefix,
-                key.tags.join(", "),
-                key.expires_at
-            ),
-        ),
-        Some(Err(error)) => conditions.set(KEY_READY, key_truth(error), error.reason(), error.to_string()),
-        None => conditions.keep(KEY_READY, reason::UNKNOWN, "the key was not looked at"),
-    }
-}
-
-fn key_truth(error: &KeyError) -> Truth {
-    match error {
-        KeyError::Api { .. } => Truth::Unknown,
-        _ => Truth::False,
     }
 }
 

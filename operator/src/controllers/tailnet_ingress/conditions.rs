@@ -20,11 +20,11 @@ use tailnet_policies::facts::Posture;
 use super::{IngressError, Issuance, Progress, workload};
 use crate::children::ChildError;
 use crate::context::Context;
+use crate::controllers::key_ready;
 use crate::controllers::tailnet_egress::workload::{Workload, state};
 use crate::facts;
 use crate::headscale_clients::Observed;
 use crate::hosts::{self, Published};
-use crate::keys::KeyError;
 use crate::status::{Conditions, Truth};
 
 type Seen = Vec<(String, AgentStatus)>;
@@ -84,7 +84,7 @@ pub(super) fn status(
         .map(|(at, expose)| expose_status(expose, at, progress, &seen, &nodes))
         .collect();
 
-    key(&mut conditions, progress);
+    key_ready::set(&mut conditions, progress.key.as_ref());
     let certificate = certificate(&mut conditions, progress, &seen);
     let named = pods_and_deployment(context, progress, deployment.as_deref(), &pods, &seen);
     conditions.set(WORKLOAD_READY, named.0, named.1, named.2);
@@ -104,30 +104,6 @@ pub(super) fn status(
         nodes,
         exposes,
         certificate,
-    }
-}
-
-fn key(conditions: &mut Conditions, progress: &Progress) {
-    match &progress.key {
-        Some(Ok(key)) => conditions.set(
-            KEY_READY,
-            Truth::True,
-            reason::KEY_READY_REASON,
-            format!(
-                "pre-auth key {} for {} is valid until {}",
-                key.prefix,
-                key.tags.join(", "),
-                key.expires_at
-            ),
-        ),
-        Some(Err(error)) => {
-            let truth = match error {
-                KeyError::Api { .. } => Truth::Unknown,
-                _ => Truth::False,
-            };
-            conditions.set(KEY_READY, truth, error.reason(), error.to_string());
-        }
-        None => conditions.keep(KEY_READY, reason::UNKNOWN, "the key was not looked at"),
     }
 }
 
